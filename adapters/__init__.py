@@ -1,0 +1,1 @@
+"""The outside: PostgreSQL, Gitea, Codex, MCP, git, boxes, and simulated stand-ins of them."""

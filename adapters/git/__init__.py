@@ -1,0 +1,1 @@
+"""Git: the guarded runner, the trusted mirror, the workspace."""

@@ -1,0 +1,1 @@
+"""Gitea: webhooks, REST and the official gitea-mcp."""

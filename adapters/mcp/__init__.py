@@ -1,0 +1,1 @@
+"""The Model Context Protocol on stdio and on a unix socket."""

@@ -1,0 +1,1 @@
+"""The log, its leases and contents in PostgreSQL, and the embedded server."""

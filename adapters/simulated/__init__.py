@@ -1,0 +1,1 @@
+"""Stand-ins that are part of the product: users try Turnkeeper with them."""

@@ -1,0 +1,1 @@
+"""What runs: intake, scheduler, runner, replies, projector, HTTP surfaces, command line, wiring."""

@@ -1,0 +1,1 @@
+"""HTTP surfaces: the ingress, the query routes."""
