@@ -11,13 +11,13 @@ from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
 
 import orjson
 
-Kind = Literal["fact", "derived", "note"]
+EventClass = Literal["fact", "derived", "note"]
 
 
 class Event:
     """The base of all events. Fields are JSON values (text, whole numbers, booleans, None, lists, objects)."""
 
-    kind: ClassVar[Kind]
+    event_class: ClassVar[EventClass]
     schema: ClassVar[int] = 1
 
     @property
@@ -33,10 +33,10 @@ _UPCASTERS: dict[tuple[str, int], Callable[[dict[str, Any]], dict[str, Any]]] = 
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
-def _register(kind: Kind, cls: type[E]) -> type[E]:
+def _register(event_class: EventClass, cls: type[E]) -> type[E]:
     if cls.__name__ in _REGISTRY:
         raise TypeError(f"two events are named {cls.__name__}")
-    cls.kind = kind
+    cls.event_class = event_class
     made = dataclasses.dataclass(frozen=True, kw_only=True, slots=False)(cls)
     _REGISTRY[cls.__name__] = made
     return made
@@ -65,7 +65,9 @@ def upcaster(
 ) -> Callable[[Callable[[dict[str, Any]], dict[str, Any]]], Callable[[dict[str, Any]], dict[str, Any]]]:
     """Declare how a body of ``name`` at ``schema`` becomes one of ``schema + 1``. Events are never rewritten."""
 
-    def declare(function: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    def declare(
+        function: Callable[[dict[str, Any]], dict[str, Any]],
+    ) -> Callable[[dict[str, Any]], dict[str, Any]]:
         _UPCASTERS[name, schema] = function
         return function
 
