@@ -1,11 +1,11 @@
-"""What a comment asks for: whether it mentions the bot, and the instruction or the word in it.
+r"""What a comment asks for: whether it mentions the bot, and the instruction or the word in it.
 
 Markdown is parsed by markdown-it-py (CommonMark with tables and strikethrough), so that quotes with their lazy
 continuation, code of every kind, HTML and link targets are told apart as Gitea shows them, not by patterns.
 
 What counts (workflow, What triggers; facts, Mentions): the bot's name behind ``@`` in the shown text of the comment
 itself. Never: block quotes, code spans and blocks, HTML blocks and comments, link texts and targets, e-mail
-addresses, longer names, teams and paths (``@bot/x``), escaped signs (``\\@bot``, ``&#64;bot``), a name broken by an
+addresses, longer names, teams and paths (``@bot/x``), escaped signs (``\@bot``, ``&#64;bot``), a name broken by an
 invisible character. Names are compared without regard to ASCII case.
 
 Bounds: only the first ``LIMIT`` bytes (UTF-8) are looked at, which is exactly what the log keeps of a comment, so
@@ -62,8 +62,8 @@ _WORD_END = " \t\n\u00a0\u3000.!?。！？…,，"
 class Mention:
     """A comment that names the bot.
 
-    ``instruction`` is the whole text, line ends as ``\\n``, without the mention where that leads; ``command`` the word
-    that stands alone behind the mention, None for a task; ``stripped`` what was taken out of the instruction, of
+    ``instruction`` is the whole text, lines ended by line feeds alone, without the mention where that leads;
+    ``command`` the word that stands alone behind the mention, None for a task; ``stripped`` what was taken out, of
     ``bidirectional_controls``, ``invisible_characters``, ``hidden_html``, ``truncated``.
     """
 
@@ -135,7 +135,7 @@ def beyond_limit(body: str, login: str) -> bool:
 
 
 def quoted_lines(body: str) -> frozenset[int]:
-    """The lines (from 0, parted by ``\\n``) that belong to block quotes, lazy continuation included."""
+    """The lines (from 0) that belong to block quotes, lazy continuation included."""
     if ">" not in body:
         return frozenset()
     tokens = _PARSER.parse(body)
@@ -182,7 +182,7 @@ def _follow(silent: list[str], html: str) -> None:
             del silent[len(silent) - 1 - silent[::-1].index(tag) :]
 
 
-def _flat(children: list[Token]) -> str:  # noqa: C901 - one branch per kind of token
+def _flat(children: list[Token]) -> str:
     """The shown text of inline tokens; what is no plain text is one opaque sign."""
     out: list[str] = []
     silent: list[str] = []

@@ -51,10 +51,18 @@ def _sort(text: str, index: int, char: str) -> str | None:
     if char in _JOINERS:
         beside = text[index - 1 : index] + text[index + 1 : index + 2]
         needed = len(beside) == 2 and all(not sign.isascii() for sign in beside)
-        return None if needed and not any(unicodedata.category(sign) == "Cf" for sign in beside) else "invisible_characters"
+        return (
+            None
+            if needed and not any(unicodedata.category(sign) == "Cf" for sign in beside)
+            else "invisible_characters"
+        )
     if "\ufe00" <= char <= "\ufe0f":
         before = text[index - 1 : index]
-        needed = bool(before) and (not before.isascii() or before in "0123456789#*") and not "\ufe00" <= before <= "\ufe0f"
+        needed = (
+            bool(before)
+            and (not before.isascii() or before in "0123456789#*")
+            and not "\ufe00" <= before <= "\ufe0f"
+        )
         return None if needed else "invisible_characters"
     if category in {"Cf", "Cc", "Cs"} or char in _BLANKS or "\U000e0100" <= char <= "\U000e01ef":
         return "invisible_characters"
