@@ -29,7 +29,7 @@ RETRIED: frozenset[str] = frozenset(
         "unexpected_error",
     )
 )
-"""Everything else fails at once: a wrong token, a broken gitea-mcp, a model that refuses (400, 401, quota, context)."""
+"""All others fail at once: a wrong token, a broken gitea-mcp, a model that refuses (400, 401, quota, context)."""
 
 MAX_EXECUTION_RETRIES = 1
 MAX_REPLY_RETRIES = 1

@@ -33,7 +33,11 @@ class TaskReceived(Event):
 
 @derived
 class TaskTransitioned(Event):
-    """One transition. ``state_version`` rises by exactly one; ``next_retry_at`` and ``resume_state`` in retry_wait."""
+    """One transition. ``state_version`` rises by exactly one.
+
+    ``next_retry_at`` and ``resume_state`` stand in retry_wait; ``after_look``: where an interrupted run goes on once
+    the comments were looked at and hold no answer.
+    """
 
     task_id: str
     repo_key: str
@@ -48,6 +52,7 @@ class TaskTransitioned(Event):
     error: str | None = None
     next_retry_at: str | None = None
     resume_state: State | None = None
+    after_look: State | None = None
 
 
 @fact
@@ -73,7 +78,7 @@ class InstructionAmended(Event):
 
 @fact
 class TaskClaimed(Event):
-    """A runner took the task, with the repository's lease in the same append. ``thread_id``: the session's, if any."""
+    """A runner took the task, and the repository's lease in the same append. ``thread_id``: the session's."""
 
     task_id: str
     runner_id: str
@@ -190,6 +195,7 @@ class Task:
     error: str | None = None
     next_retry_at: str | None = None
     resume_state: State | None = None
+    after_look: State | None = None
     instruction: Mapping[str, Any] | None = None
     thread_id: str | None = None
     lease_id: str | None = None
@@ -260,13 +266,14 @@ def _transitioned(task: Task, event: TaskTransitioned) -> Task:
         error=event.error,
         next_retry_at=event.next_retry_at,
         resume_state=event.resume_state,
+        after_look=event.after_look,
         lease_id=task.lease_id if leased else None,
         epoch=task.epoch if leased else None,
         runner_id=task.runner_id if leased else None,
     )
 
 
-def evolve(task: Task, event: Event) -> Task:  # noqa: C901, PLR0911, PLR0912 - one arm per event, each one line
+def evolve(task: Task, event: Event) -> Task:
     """Apply one event."""
     match event:
         case TaskReceived():
@@ -340,6 +347,7 @@ def transition(
     error: str | None = None,
     next_retry_at: str | None = None,
     resume_state: State | None = None,
+    after_look: State | None = None,
 ) -> TaskTransitioned:
     """The event that takes ``task`` to ``target``; raises ``IllegalTransition`` where the table has no such edge."""
     received = task.received
@@ -367,4 +375,5 @@ def transition(
         error=error,
         next_retry_at=next_retry_at,
         resume_state=resume_state,
+        after_look=after_look,
     )
