@@ -34,8 +34,7 @@ def check_name(owner: str, name: str) -> None:
             raise Invalid(
                 "the repository's owner or name is not one that Gitea allows", code="invalid_repository_name"
             )
-    lower = name.lower()
-    if owner.startswith(("-", ".")) or lower.endswith((".git", ".wiki")) or lower.startswith("-"):
+    if name.lower().endswith((".git", ".wiki")):
         raise Invalid(
             "the repository's owner or name is not one that Gitea allows", code="invalid_repository_name"
         )

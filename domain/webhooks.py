@@ -170,10 +170,18 @@ def to_fields(value: Plain) -> dict[str, Any]:
 
 def from_fields(cls: type[Plain], fields: Mapping[str, Any]) -> Plain:
     """Read back what ``to_fields`` gave. Unknown members are left out: a newer version wrote them."""
-    hints = typing.get_type_hints(cls)
-    known = {field.name for field in dataclasses.fields(cls)}
-    made = {name: _back(hints[name], value) for name, value in fields.items() if name in known}
+    hints = _hints(cls)
+    made = {name: _back(hints[name], value) for name, value in fields.items() if name in hints}
     return cls(**made)
+
+
+_HINTS: dict[str, Mapping[str, Any]] = {}
+
+
+def _hints(cls: type[Any]) -> Mapping[str, Any]:
+    if cls.__name__ not in _HINTS:
+        _HINTS[cls.__name__] = typing.get_type_hints(cls)
+    return _HINTS[cls.__name__]
 
 
 def _back(hint: Any, value: Any) -> Any:  # noqa: ANN401 - a JSON value of any type
