@@ -1,0 +1,405 @@
+"""Boxes: where everything runs that a repository, or an agent, can influence.
+
+Default is bubblewrap; ``none`` must be asked for and is a plain process group with the same interface and no
+protection beyond a minimal environment. No box outlives its service: bubblewrap dies with the thread that started
+it (so boxes are started from the main thread only) and takes its pid namespace along; an unisolated run has a
+keeper that does the same for its descendants.
+
+Honest limits: the host's network is shared (abstract unix sockets too); limits are per process.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import structlog
+
+from adapters import box_keeper
+from adapters.box_bubblewrap import Descriptors, command
+from adapters.box_identity import (
+    MARK,
+    Identity,
+    children_of,
+    identity_of,
+    kill_recorded,
+    provably_dead,
+    self_identity,
+    signal_exactly,
+)
+from adapters.box_locks import WorkspaceLock, lock_file, lock_workspace, takeover
+from adapters.box_spec import (
+    BRIDGE,
+    CODEX_HOME,
+    CODEX_HOME_PARTS,
+    HOME,
+    STREAM_LIMIT,
+    WORKSPACE,
+    Bind,
+    BoxFile,
+    BoxSpec,
+    Completed,
+    Limits,
+)
+from domain.faults import Fault, Unavailable
+
+__all__ = [
+    "BRIDGE",
+    "CODEX_HOME",
+    "CODEX_HOME_PARTS",
+    "HOME",
+    "WORKSPACE",
+    "Bind",
+    "Box",
+    "BoxCheck",
+    "BoxFile",
+    "BoxSpec",
+    "Boxes",
+    "Completed",
+    "Identity",
+    "Isolation",
+    "Limits",
+    "WorkspaceLock",
+    "box_python",
+    "kill_recorded",
+    "lock_file",
+    "lock_workspace",
+    "provably_dead",
+    "self_identity",
+    "takeover",
+]
+
+Isolation = Literal["bubblewrap", "none"]
+_TAIL = 64 * 1024
+_START_SECONDS = 20.0
+_KEEPER = str(Path(box_keeper.__file__).resolve())
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoxCheck:
+    """Whether boxes work here: ``version`` of the program, and in one sentence why not."""
+
+    ok: bool
+    version: str
+    reason: str = ""
+
+
+def box_python() -> tuple[str, tuple[Bind, ...]]:
+    """A Python that runs inside a box, and what must be bound for it: the system's, else this one's prefix."""
+    if Path("/usr/bin/python3").exists():
+        return "/usr/bin/python3", ()
+    prefix = Path(sys.base_prefix).resolve()
+    name = f"bin/python{sys.version_info.major}.{sys.version_info.minor}"
+    return str(prefix / name), (Bind(source=prefix, target=str(prefix)),)
+
+
+class Box:
+    """A running box. ``pid`` and ``identity`` name its root: whoever kills that one, kills all of it."""
+
+    def __init__(
+        self, process: asyncio.subprocess.Process, identity: Identity, *, private: Path | None = None
+    ) -> None:
+        if process.stdout is None or process.stderr is None:  # pragma: no cover - always piped
+            raise RuntimeError("a box has pipes")
+        self._process = process
+        self._private = private
+        self._tail = bytearray()
+        self.identity = identity
+        self.pid = identity.pid
+        self.stdin = process.stdin
+        self.stdout = process.stdout
+        self._drain = asyncio.create_task(self._drain_stderr(process.stderr), name=f"box-stderr-{self.pid}")
+
+    async def _drain_stderr(self, stream: asyncio.StreamReader) -> None:
+        while chunk := await stream.read(8192):
+            self._tail += chunk
+            del self._tail[:-_TAIL]
+
+    @property
+    def stderr(self) -> bytes:
+        """The last 64 KiB that the box wrote to its standard error."""
+        return bytes(self._tail)
+
+    @property
+    def returncode(self) -> int | None:
+        """The command's return code once ``wait`` has returned; 128 + signal where a signal ended it."""
+        return self._process.returncode
+
+    async def wait(self) -> int:
+        """Wait for the end of the box and everything in it; its return code."""
+        code = await self._process.wait()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(self._drain), 5)
+        self._drain.cancel()
+        if self._private is not None:
+            shutil.rmtree(self._private, ignore_errors=True)
+        return code
+
+    def terminate(self) -> None:
+        """Ask the command (not its root, which has no handler) to end."""
+        for child in children_of(self.pid):
+            found = identity_of(child)
+            if found is not None:
+                signal_exactly(found, signal.SIGTERM)
+
+    async def kill(self, grace: float = 5.0) -> int:
+        """Ask, wait up to ``grace`` seconds, then kill the box whole; returns when nothing of it lives."""
+        if self._process.returncode is None and grace > 0:
+            if self.stdin is not None:
+                self.stdin.close()
+            self.terminate()
+            with contextlib.suppress(TimeoutError):
+                return await asyncio.wait_for(asyncio.shield(self.wait()), grace)
+        await kill_recorded(self.identity)
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        return await self.wait()
+
+
+class Boxes:
+    """Starts boxes of one isolation. ``program`` is bubblewrap's name or path."""
+
+    def __init__(self, isolation: Isolation = "bubblewrap", *, program: str = "bwrap") -> None:
+        self.isolation = isolation
+        self._program = program
+
+    async def check(self) -> BoxCheck:
+        """Run a real box and look whether it is one; never raises for a machine that can't."""
+        if self.isolation == "none":
+            return BoxCheck(ok=True, version="none", reason="Runs are not isolated, as configured.")
+        if shutil.which(self._program) is None:
+            return BoxCheck(ok=False, version="", reason="bubblewrap (bwrap) is not installed.")
+        version = await asyncio.create_subprocess_exec(
+            self._program, "--version", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+        )
+        text = (await version.communicate())[0].decode(errors="replace").strip().removeprefix("bubblewrap ")
+        try:
+            done = await self.run(BoxSpec(argv=("/bin/sh", "-c", "id -u; ls -d /proc/[0-9]* | wc -l")), 20)
+        except Fault as fault:
+            return BoxCheck(ok=False, version=text, reason=fault.message)
+        if done.rc != 0 or done.text.split()[:1] != ["1000"]:
+            reason = done.err.decode(errors="replace").strip().splitlines()[-1:] or ["it ended at once"]
+            return BoxCheck(ok=False, version=text, reason=f"A box could not be started: {reason[0]}")
+        return BoxCheck(ok=True, version=text)
+
+    async def start(self, spec: BoxSpec) -> Box:
+        """Start a box; it is identified and limited before its command runs.
+
+        Raises ``Invalid`` (``box_invalid``) for an impossible specification, ``Unavailable`` (``box_failed``)
+        where the machine does not let us.
+        """
+        spec = spec.checked()
+        if threading.current_thread() is not threading.main_thread():
+            raise Fault(
+                "Boxes are started from the main thread: they die with the thread that started them.",
+                code="box_failed",
+            )
+        return await (self._start_plain(spec) if self.isolation == "none" else self._start_boxed(spec))
+
+    async def run(self, spec: BoxSpec, deadline: float, *, max_output: int = 16 * 1024 * 1024) -> Completed:
+        """Run a short command to its end; ``Unavailable`` (``box_timeout``) after ``deadline`` seconds."""
+        box = await self.start(spec)
+        out = bytearray()
+        cut = False
+        try:
+            async with asyncio.timeout(deadline):
+                while chunk := await box.stdout.read(65536):
+                    cut = cut or len(out) + len(chunk) > max_output
+                    out += chunk[: max_output - len(out)]
+                code = await box.wait()
+        except TimeoutError:
+            raise Unavailable("A command in a box took too long and was ended.", code="box_timeout") from None
+        finally:
+            if box.returncode is None:
+                await asyncio.shield(box.kill(0))
+        return Completed(rc=code, out=bytes(out), err=box.stderr, truncated=cut)
+
+    async def _start_boxed(self, spec: BoxSpec) -> Box:
+        descriptors = Descriptors()
+        try:
+            info, info_box = descriptors.pipe()
+            block_box, block = descriptors.pipe()
+            line = command(self._program, spec, descriptors, info=info_box, block=block_box)
+            inherited = set(descriptors.all()) - {info, block}
+            if spec.lock is not None:
+                inherited.add(spec.lock.fileno())
+            process = await _spawn(spec, line, inherited, cwd="/")
+            descriptors.close_one(info_box)
+            told = await _read_info(info)
+            identity = identity_of(told) if told is not None else None
+            if identity is None:
+                box_error = await _first_words(process)
+                raise Unavailable(f"A box could not be started: {box_error}", code="box_failed")
+            _limit(identity.pid, spec.limits)
+            box = Box(process, identity)
+            with contextlib.suppress(BrokenPipeError):
+                os.write(block, b"!")
+        finally:
+            descriptors.close()
+        return box
+
+    async def _start_plain(self, spec: BoxSpec) -> Box:
+        private = Path(tempfile.mkdtemp(prefix="turnkeeper-run-"))
+        descriptors = Descriptors()
+        try:
+            paths = _plain_paths(spec, private)
+            mark = uuid.uuid4().hex
+            environment = {name: _mapped(value, paths) for name, value in spec.environment().items()}
+            environment["PATH"] = spec.env.get("PATH") or os.environ.get("PATH", os.defpath)
+            environment["HOME"] = str(private)
+            environment["TMPDIR"] = str(private)
+            environment[MARK] = mark
+            block_box, block = descriptors.pipe()
+            keeper = [sys.executable, "-I", "-S", _KEEPER, str(block_box)]
+            line = [*keeper, *(_mapped(part, paths) for part in spec.argv)]
+            inherited = {block_box}
+            if spec.lock is not None:
+                inherited.add(spec.lock.fileno())
+            cwd = _mapped(spec.working_folder(), paths)
+            process = await _spawn(spec, line, inherited, cwd=cwd, environment=environment)
+            identity = identity_of(process.pid, mark=mark)
+            if identity is None:
+                raise Unavailable(  # noqa: TRY301 - the private folder goes for every way out
+                    f"A run could not be started: {await _first_words(process)}", code="box_failed"
+                )
+            _limit(identity.pid, spec.limits)
+            box = Box(process, identity, private=private)
+            with contextlib.suppress(BrokenPipeError):
+                os.write(block, b"!")
+        except BaseException:
+            shutil.rmtree(private, ignore_errors=True)
+            raise
+        finally:
+            descriptors.close()
+        return box
+
+    def path(self, spec: BoxSpec, inside: str) -> str:
+        """What a path of the box (``/workspace/…``) is called by the command; the same unless unisolated."""
+        if self.isolation == "bubblewrap":
+            return inside
+        return _mapped(inside, {bind.target: str(bind.source) for bind in spec.all_binds()})
+
+
+def _plain_paths(spec: BoxSpec, private: Path) -> dict[str, str]:
+    """Where the box's own names lie in an unisolated run; files and CODEX_HOME are made under ``private``."""
+    paths = {HOME: str(private)}
+    if spec.codex_home is not None:
+        home = private / "codex-home"
+        home.mkdir(mode=0o700)
+        for part in CODEX_HOME_PARTS:
+            (home / part).symlink_to((spec.codex_home / part).absolute())
+        paths[CODEX_HOME] = str(home)
+    paths |= {
+        bind.target: str(bind.source.absolute())
+        for bind in spec.all_binds()
+        if not bind.target.startswith(CODEX_HOME + "/")
+    }
+    for file in spec.files:
+        target = Path(_mapped(file.target, paths))
+        if str(target) == file.target:
+            target = private / "files" / file.target.lstrip("/")
+            paths[file.target] = str(target)
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        target.write_bytes(file.content)
+        target.chmod(file.mode)
+    return paths
+
+
+def _mapped(value: str, paths: dict[str, str]) -> str:
+    """``value`` with a leading name of the box replaced by the real one, the longest name first."""
+    for target in sorted(paths, key=len, reverse=True):
+        if value == target or value.startswith(target + "/"):
+            return paths[target] + value[len(target) :]
+    return value
+
+
+async def _spawn(
+    spec: BoxSpec,
+    line: Sequence[str],
+    inherited: set[int],
+    *,
+    cwd: str,
+    environment: dict[str, str] | None = None,
+) -> asyncio.subprocess.Process:
+
+    try:
+        return await asyncio.create_subprocess_exec(
+            *line,
+            stdin=asyncio.subprocess.PIPE if spec.keep_stdin else asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            limit=STREAM_LIMIT,
+            pass_fds=tuple(inherited),
+            cwd=cwd,
+            env=environment if environment is not None else {"PATH": os.environ.get("PATH", os.defpath)},
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise Unavailable(f"A box could not be started: {error.strerror}", code="box_failed") from None
+
+
+async def _read_info(descriptor: int) -> int | None:
+    """The process number that bubblewrap reports for the box's init; None if it ended without one."""
+    loop = asyncio.get_running_loop()
+    os.set_blocking(descriptor, False)
+    told = b""
+    ready = asyncio.Event()
+    loop.add_reader(descriptor, ready.set)
+    try:
+        async with asyncio.timeout(_START_SECONDS):
+            while not told.rstrip().endswith(b"}"):
+                await ready.wait()
+                ready.clear()
+                try:
+                    chunk = os.read(descriptor, 4096)
+                except BlockingIOError:
+                    continue
+                if not chunk:
+                    return None
+                told += chunk
+    except TimeoutError:
+        return None
+    finally:
+        loop.remove_reader(descriptor)
+    pid = json.loads(told).get("child-pid")
+    return pid if isinstance(pid, int) else None
+
+
+async def _first_words(process: asyncio.subprocess.Process) -> str:
+    """What a program that did not start says about it."""
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    _, err = await process.communicate()
+    words = err.decode(errors="replace").strip().splitlines()
+    return words[-1][:300] if words else "it ended at once"
+
+
+def _limit(pid: int, limits: Limits) -> None:
+    """Set what was asked for on the box's root, before its command runs; children inherit it."""
+    wanted = (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_CPU, limits.cpu_seconds),
+        (resource.RLIMIT_AS, limits.memory_bytes),
+        (resource.RLIMIT_NPROC, limits.processes),
+        (resource.RLIMIT_FSIZE, limits.file_bytes),
+        (resource.RLIMIT_NOFILE, limits.open_files),
+    )
+    for kind, value in wanted:
+        if value is None:
+            continue
+        try:
+            resource.prlimit(pid, kind, (value, value))
+        except (ProcessLookupError, PermissionError, ValueError) as error:
+            _log.warning("box_limit_not_set", kind=kind, reason=str(error))
