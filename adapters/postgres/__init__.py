@@ -1,1 +1,1 @@
-"""The log, its leases and contents in PostgreSQL, and the embedded server."""
+"""PostgreSQL from 15 on: the log with its leases, queue and contents, its migrations, and the embedded server."""

@@ -1,0 +1,3 @@
+-- name: listen
+-- Hear of appends.
+listen {channel}
