@@ -12,9 +12,30 @@ from collections.abc import Iterable
 import orjson
 
 from domain.events import encode
-from domain.log import AcquireLease, AppendRequest, Content, EndLease, Fence, Metadata, QueueDrop, QueuePut
+from domain.faults import Conflict, Fault, LeaseExpired, LeaseHeld, LeaseStale, VersionConflict
+from domain.log import AppendRequest, Content, EndLease, Metadata, QueueDrop, QueuePut
 
 _LARGEST = 2**63 - 1
+
+_FAULTS: dict[str, type[Fault]] = {
+    "version_conflict": VersionConflict,
+    "lease_stale": LeaseStale,
+    "lease_expired": LeaseExpired,
+    "lease_held": LeaseHeld,
+    "content_conflict": Conflict,
+}
+_MESSAGES = {
+    "version_conflict": "the log has moved on: read again and decide again",
+    "lease_stale": "another holder came after: stop, nothing was changed",
+    "lease_expired": "the lease ran out before this was written: nothing was changed",
+    "lease_held": "somebody else holds the lease: take something else, or wait",
+    "content_conflict": "another text stands under this id already",
+}
+
+
+def refusal(code: str) -> Fault:
+    """The fault for a request that lost, by its code."""
+    return _FAULTS[code](_MESSAGES[code], code=code)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -148,11 +169,11 @@ def _check_leases(request: AppendRequest) -> None:
         if operation.ttl_ms <= 0:
             raise ValueError("a lease needs a time to live")
         acquired.add(scope)
-    for operation in request.queue:
+    for change in request.queue:
         _check_names(
-            (operation.task, operation.repo, operation.session) if isinstance(operation, QueuePut) else (operation.task,)
+            (change.task, change.repo, change.session) if isinstance(change, QueuePut) else (change.task,)
         )
-        if isinstance(operation, QueuePut) and operation.available_at and operation.available_at.tzinfo is None:
+        if isinstance(change, QueuePut) and change.available_at and change.available_at.tzinfo is None:
             raise ValueError("available_at must be aware")
 
 
@@ -165,11 +186,3 @@ def _contents(contents: tuple[Content, ...]) -> tuple[Content, ...]:
             raise ValueError(f"two contents of {content.id} differ")
         found[content.id] = content
     return tuple(found.values())
-
-
-def has_fence(request: AppendRequest, scope: str, epoch: int) -> bool:
-    """Whether the request carries the fence of ``scope`` at ``epoch``."""
-    return any(fence.scope == scope and fence.epoch == epoch for fence in request.fences)
-
-
-__all__ = ["AcquireLease", "EndLease", "Fence", "Prepared", "PreparedEvent", "has_fence", "prepare", "token_hash"]

@@ -5,7 +5,7 @@ than the server needs for them. Format: dimensions, has-null flag, element oid, 
 as a 32-bit length (-1 for null) and its bytes (PostgreSQL source, ``array_send``).
 """
 
-import datetime
+import datetime as dt
 import struct
 import uuid
 from collections.abc import Sequence
@@ -18,8 +18,8 @@ from psycopg.pq import Format
 _HEAD = struct.Struct("!iiIii")
 _LENGTH = struct.Struct("!i")
 _NULL = _LENGTH.pack(-1)
-_EPOCH = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
-_MICROSECOND = datetime.timedelta(microseconds=1)
+_EPOCH = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)
+_MICROSECOND = dt.timedelta(microseconds=1)
 
 
 class Array:
@@ -108,9 +108,10 @@ class Moments(Array):
     oid, element_oid = 1185, 1184
     __slots__ = ()
 
-    def __init__(self, values: Sequence[datetime.datetime | None]) -> None:
+    def __init__(self, values: Sequence[dt.datetime | None]) -> None:
         parts = [
-            _NULL if value is None else struct.pack("!iq", 8, (value - _EPOCH) // _MICROSECOND) for value in values
+            _NULL if value is None else struct.pack("!iq", 8, (value - _EPOCH) // _MICROSECOND)
+            for value in values
         ]
         super().__init__(b"".join(parts), len(values), has_null=None in values)
 
@@ -120,7 +121,7 @@ def _dumper(kind: type[Array]) -> type[Dumper]:
         format = Format.BINARY
         oid = kind.oid
 
-        def dump(self, obj: Any) -> Buffer | None:
+        def dump(self, obj: Any) -> Buffer | None:  # noqa: ANN401 - as psycopg declares it
             data: bytes = obj.data
             return data
 

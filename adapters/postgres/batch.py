@@ -1,35 +1,15 @@
 """A batch of requests on its way to ``append_v1``, and what comes back."""
 
-import datetime
+import datetime as dt
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import orjson
 
-from adapters.append import Prepared, token_hash
+from adapters.append import Prepared, refusal, token_hash
 from adapters.postgres.arrays import Array, Bytes, Integers, Longs, Moments, Texts, Truths, Uuids
-from domain.faults import Conflict, Fault, LeaseExpired, LeaseHeld, LeaseStale, VersionConflict
+from domain.faults import Fault
 from domain.log import AcquireLease, Appended, QueuePut
-
-_FAULTS: dict[str, type[Fault]] = {
-    "version_conflict": VersionConflict,
-    "lease_stale": LeaseStale,
-    "lease_expired": LeaseExpired,
-    "lease_held": LeaseHeld,
-    "content_conflict": Conflict,
-}
-_MESSAGES = {
-    "version_conflict": "the log has moved on: read again and decide again",
-    "lease_stale": "another holder came after: stop, nothing was changed",
-    "lease_expired": "the lease ran out before this was written: nothing was changed",
-    "lease_held": "somebody else holds the lease: take something else, or wait",
-    "content_conflict": "another text stands under this id already",
-}
-
-
-def refusal(code: str) -> Fault:
-    """The fault for a request that lost, by its code."""
-    return _FAULTS[code](_MESSAGES[code], code=code)
 
 
 def _columns(rows: Iterable[tuple[Any, ...]], width: int) -> Sequence[Sequence[Any]]:
@@ -103,7 +83,7 @@ def parameters(batch: Sequence[Prepared]) -> tuple[Array, ...]:
 def outcomes(batch: Sequence[Prepared], row: tuple[Any, ...]) -> list[Appended | Fault]:
     """What became of each request, from the row that ``append_v1`` answered."""
     base: int
-    at: datetime.datetime
+    at: dt.datetime
     base, at, bad_req, bad_code, bad_position, bad_at = row
     bad = {req: (code, first, when) for req, code, first, when in zip(
         bad_req or (), bad_code or (), bad_position or (), bad_at or (), strict=True)}  # fmt: skip

@@ -41,7 +41,7 @@ class Session:
 
 
 def checked_url(url: str) -> str:
-    """The connection string, if libpq can read it; ``Invalid`` (``database_url_invalid``) else, without quoting it."""
+    """The connection string, if libpq can read it; else ``Invalid`` (``database_url_invalid``) without quoting it."""
     try:
         conninfo_to_dict(url)
     except psycopg.Error:
@@ -77,7 +77,7 @@ def conninfo(session: Session) -> str:
 def settings(session: Session) -> sql.Composed:
     """The statement that sets a fresh connection up, in one round trip."""
     name = "enter" if session.role is None else "enter_as"
-    return sql.SQL(statements("session.sql")[name].decode()).format(  # type: ignore[arg-type]
+    return sql.SQL(statements("session.sql")[name].decode()).format(
         schema=sql.Identifier(session.schema),
         role=sql.Identifier(session.role or ""),
         lock_timeout=sql.Literal(session.lock_timeout_ms),

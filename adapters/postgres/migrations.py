@@ -43,10 +43,12 @@ class Migration:
 @functools.cache
 def known() -> Sequence[Migration]:
     """All migrations of this version, in order. They are numbered from 1 without a hole."""
-    found = []
-    for entry in resources.files(__package__).joinpath("sql", "migrations").iterdir():
-        if match := re.fullmatch(r"(\d{4})_(\w+)\.sql", entry.name):
-            found.append(Migration(number=int(match[1]), name=match[2], text=entry.read_text(encoding="utf-8")))
+    folder = resources.files(__package__).joinpath("sql", "migrations")
+    found = [
+        Migration(number=int(match[1]), name=match[2], text=entry.read_text(encoding="utf-8"))
+        for entry in folder.iterdir()
+        if (match := re.fullmatch(r"(\d{4})_(\w+)\.sql", entry.name))
+    ]
     found.sort(key=lambda migration: migration.number)
     if [migration.number for migration in found] != list(range(1, len(found) + 1)):
         raise RuntimeError("the migrations of this version are not numbered without a hole")
@@ -119,7 +121,7 @@ def _connection(url: str, schema: str) -> Iterator[psycopg.Connection[tuple[Any,
 
 def _statement(name: str, schema: str, **names: str) -> sql.Composed:
     parts = {key: sql.Identifier(value) for key, value in names.items()}
-    return sql.SQL(statements("migrate.sql")[name].decode()).format(  # type: ignore[arg-type]
+    return sql.SQL(statements("migrate.sql")[name].decode()).format(
         schema=sql.Identifier(schema), views=sql.Identifier(f"{schema}_views"), **parts
     )
 
@@ -171,7 +173,9 @@ def _grant(connection: psycopg.Connection[tuple[Any, ...]], schema: str, service
         with connection.transaction():
             connection.execute(_statement("lock", schema), prepare=False)
             if not service_user:
-                if not connection.execute(statements("migrate.sql")["role_exists"], {"role": role}).fetchone():
+                if not connection.execute(
+                    statements("migrate.sql")["role_exists"], {"role": role}
+                ).fetchone():
                     connection.execute(_statement("create_role", schema, role=role), prepare=False)
                 connection.execute(_statement("join_role", schema, role=role), prepare=False)
             connection.execute(_statement("grant", schema, role=role), prepare=False)

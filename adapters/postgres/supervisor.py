@@ -1,9 +1,9 @@
 """The process that owns one embedded server: started by ``embedded.start``, it outlives whoever started it.
 
 Every user process holds a shared lock on ``users.lock``. This process stops the server once it could have had that
-lock exclusively for as long as the server is to linger, which is when the last user is gone, be it by kill -9. No list
-of process ids is kept, and no process is signalled but the server that this one started itself. If this process dies,
-the kernel tells the server to shut down.
+lock exclusively for as long as the server is to linger, which is when the last user is gone, be it by kill -9. No
+list of process ids is kept, and no process is signalled but the server that this one started itself. If this process
+dies, the kernel tells the server to shut down.
 
 It runs by path, isolated, with nothing but the standard library: ``python -I supervisor.py <JSON of Plan>``. Exit
 codes: 0 stopped, 3 another supervisor or server is (still) there: try again, 4 the server cannot be started.
@@ -79,14 +79,16 @@ def create(plan: Plan, log: IO[bytes]) -> None:
     place = Path(plan.place)
     for half in place.glob("data.new.*"):  # an earlier initdb was killed half-way
         shutil.rmtree(half, ignore_errors=True)
-    fresh = place / f"data.new.{os.getpid()}"  # a name of its own: an orphaned initdb may still write to the old one
+    fresh = (
+        place / f"data.new.{os.getpid()}"
+    )  # a name of its own: an orphaned initdb may still write to the old one
     fresh.mkdir(mode=0o700)
     if plan.uid is not None and plan.gid is not None:
         os.chown(fresh, plan.uid, plan.gid, follow_symlinks=False)
     subprocess.run(
         [f"{plan.binaries}/initdb", "-D", str(fresh), *plan.initdb],
         check=True, env=environment(), cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-        preexec_fn=lowered(plan, dies_with_parent=True),  # noqa: PLW1509 - this process has one thread
+        preexec_fn=lowered(plan, dies_with_parent=True),
     )  # fmt: skip
     fresh.rename(plan.data)
 

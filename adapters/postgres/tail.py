@@ -64,7 +64,7 @@ class Tail:
                 await asyncio.sleep(POLL_S / 4)
 
     async def _listen(self, connection: Connection) -> None:
-        listen = sql.SQL(statements("tail.sql")["listen"].decode())  # type: ignore[arg-type]
+        listen = sql.SQL(statements("tail.sql")["listen"].decode())
         await connection.execute(listen.format(channel=sql.Identifier(self._channel)), prepare=False)
         head = statements("log.sql")["head"]
         while True:

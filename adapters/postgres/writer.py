@@ -15,8 +15,8 @@ from typing import Any
 import psycopg
 import structlog
 
-from adapters.append import Prepared
-from adapters.postgres.batch import outcomes, parameters, refusal
+from adapters.append import Prepared, refusal
+from adapters.postgres.batch import outcomes, parameters
 from adapters.postgres.connections import Connection, Session, connect, unavailable
 from adapters.postgres.statements import statements
 from domain.faults import Fault, Unavailable
@@ -34,7 +34,7 @@ _Waiting = tuple[Prepared, "asyncio.Future[Appended]"]
 
 
 class Writer:
-    """Takes requests one by one and commits them in batches. ``committed`` is told the last position of each batch."""
+    """Takes requests one by one, commits them in batches and tells ``committed`` the last position of each."""
 
     def __init__(self, session: Session, committed: Callable[[int], None]) -> None:
         self._session = session
@@ -73,9 +73,7 @@ class Writer:
                 except BaseException as error:
                     for _, future in batch:
                         if not future.done():
-                            future.set_exception(
-                                error if isinstance(error, Exception) else unavailable()
-                            )
+                            future.set_exception(error if isinstance(error, Exception) else unavailable())
                     if not isinstance(error, Exception):
                         raise
             if self._closing:
@@ -84,7 +82,8 @@ class Writer:
     def _take(self) -> list[_Waiting]:
         """The requests of the next batch: in order, none of which writes what another one reads or writes."""
         first = self._waiting.popleft()
-        batch, skipped = [first], []
+        batch = [first]
+        skipped: list[_Waiting] = []
         writes, touched = set(first[0].writes), set(first[0].writes | first[0].reads)
         events, size = len(first[0].events), first[0].size
         while self._waiting and events < MAX_EVENTS and size < MAX_BYTES and len(skipped) < MAX_SKIPPED:
@@ -163,7 +162,7 @@ class Writer:
                 await connection.close()
 
 
-class _Refused(Exception):  # noqa: N818 - it never leaves this module
+class _Refused(Exception):
     """The server refused a batch as a whole."""
 
     def __init__(self, fault: Fault) -> None:

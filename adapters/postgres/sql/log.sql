@@ -54,8 +54,8 @@ select scope, epoch, lease_id, holder, expires_at from lease where expires_at is
 
 -- name: candidates
 -- Per repository without a running lease its first available task. A loose scan: from repository to repository by the
--- index, so that fifty thousand tasks behind one busy repository cost one step. A repository's lease has the repository
--- key, plain or after "repo:", as its scope.
+-- index, so that fifty thousand tasks behind one busy repository cost one step. The scope of a repository's lease is
+-- "repo:" and its key (domain.ids.lease_scope).
 with recursive
     moment as materialized (select tk_now() as at),
     repo(name) as (
@@ -81,7 +81,7 @@ select c.task, c.repo, c.session, c.position, c.available_at
  where repo.name is not null
    and not exists (
         select 1 from lease l
-         where l.scope in (repo.name, 'repo:' || repo.name) and l.expires_at > moment.at)
+         where l.scope = 'repo:' || repo.name and l.expires_at > moment.at)
  order by c.position, c.ordinal
  limit %(limit)s
 
