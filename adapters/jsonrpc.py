@@ -59,11 +59,11 @@ class RemoteError(Fault):
         self.data = data
 
 
-class MethodUnknown(Exception):  # noqa: N818 - an answer to the other side, not a failure of ours
+class MethodUnknown(Exception):
     """Raised by a request handler for a method it does not serve: answered with -32601."""
 
 
-class Refusal(Exception):  # noqa: N818 - an answer to the other side, not a failure of ours
+class Refusal(Exception):
     """Raised by a request handler to answer with an error of its choice."""
 
     def __init__(self, number: int, text: str, data: object = None) -> None:

@@ -323,10 +323,12 @@ class CodexClient:
                 cut = "stalled"
                 await self._interrupt(active, limits.interrupt_timeout)
             wait = limits.interrupt_timeout if cut else max(0.0, min(ends_at, stalls_at) - clock())
-            with suppress(TimeoutError):
+            try:
                 async with asyncio.timeout(wait):
                     entry = await active.queue.get()
-                await self._deliver(active, ledger, sinks, entry)
+            except TimeoutError:
+                continue
+            await self._deliver(active, ledger, sinks, entry)
         if cut is not None and ledger.status == "interrupted":
             return cut
         match ledger.status:
