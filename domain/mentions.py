@@ -50,6 +50,7 @@ _NOT_SPOKEN = frozenset({"code", "pre", "kbd", "samp", "a", "script", "style", "
 _TAG = re.compile(r"<(/?)([A-Za-z][A-Za-z0-9-]*)")
 _BEFORE = frozenset("_-+%@/\\#&=~$")
 _AFTER = frozenset("_-@/")
+_BROKEN_NAME = re.compile(r"@[^\s@]{0,100}\Z")
 _UNSPACED = ("THAI", "LAO", "KHMER", "MYANMAR")
 _URL = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~:/?#[]@!$&'()*+,;=%|")
 _URL_REACH = 2048
@@ -98,14 +99,22 @@ def _parser() -> MarkdownIt:
 _PARSER = _parser()
 
 
+def kept(body: str) -> tuple[str, bool]:
+    """What is kept and read of a text: its first ``LIMIT`` bytes, without a name that the cut broke off.
+
+    Reading what is kept gives what reading the whole gives, except for the note ``truncated``.
+    """
+    text, cut = bounded(body, LIMIT)
+    return (_BROKEN_NAME.sub("", text), True) if cut else (text, False)
+
+
 def find_mention(body: str, login: str) -> Mention | None:
     """Read ``body`` as a comment to the bot ``login``; None if it does not name the bot."""
     pattern = _name(login)
     if pattern.search(body) is None:
         return None
-    text, cut = bounded(_lines(body), LIMIT)
-    if pattern.search(text) is None:
-        return None
+    bare, cut = kept(body)
+    text = _lines(bare)
     tokens = _PARSER.parse(text)
     shown = list(_shown(tokens))
     first = next(((part, at) for part in shown if (at := _named(part.text, pattern)) is not None), None)
@@ -130,7 +139,7 @@ def find_mention(body: str, login: str) -> Mention | None:
 
 def beyond_limit(body: str, login: str) -> bool:
     """Whether the name stands behind what is looked at: then a person may be told to write a shorter comment."""
-    text, cut = bounded(_lines(body), LIMIT)
+    text, cut = kept(body)
     return cut and _name(login).search(body, len(text)) is not None
 
 
