@@ -1,10 +1,15 @@
 """The ports: what the services need of the outside, as protocols. ``services.wiring`` fills them."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol
 
-from domain.log import AppendRequest, Appended, Fence, LeaseRow, QueueRow, Recorded
+from domain.log import Appended, AppendRequest, Fence, LeaseRow, QueueRow, Recorded
+from domain.runs import Background, Boxed, Comment, LaidOut, Mirrored, Obstructed, Opened, Seen, TurnOutcome
+from domain.tools import ToolCall, ToolResult, ToolSchema
+from services.bridge_ports import ToolBackend
+
+SeenSink = Callable[[Seen], Awaitable[None]]
 
 
 class EventLog(Protocol):
@@ -68,4 +73,92 @@ class EventLog(Protocol):
 
     async def next_available(self) -> datetime | None:
         """When the next waiting task becomes available, None if none waits for a time."""
+        ...
+
+
+class ToolHost(Protocol):
+    """What is offered to the agent (``services.bridge.Bridge``)."""
+
+    async def tools(self) -> Sequence[ToolSchema]:
+        """The tools that the agent may use."""
+        ...
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        """Do one call, or say as a tool error why not."""
+        ...
+
+    async def drain(self) -> None:
+        """Wait until every write at work has its result."""
+        ...
+
+
+class Run(Protocol):
+    """The outside of one run: mirror, workspace, box, thread, turn. Every method may raise a ``Fault``.
+
+    The runner writes an intent before each of them and a result after (``domain.effects``).
+    """
+
+    async def sync_mirror(self) -> Mirrored:
+        """Clone or fetch the trusted mirror (``git_…``, ``disk_full``)."""
+        ...
+
+    async def lay_out(self) -> LaidOut | Obstructed:
+        """Take the workspace's lock and lay out the session's files (``workspace_locked``)."""
+        ...
+
+    async def start_box(self, bridge: Callable[[ToolBackend], ToolHost]) -> Boxed:
+        """Probe Gitea and gitea-mcp, then start the agent in its box.
+
+        Raises ``gitea_…``, ``gitea_mcp_…`` (told apart), ``box_failed``, ``codex_too_old``.
+        """
+        ...
+
+    async def open_thread(self, thread_id: str | None) -> Opened:
+        """Start or resume the thread with every setting (``thread_not_found`` is proof, others are not)."""
+        ...
+
+    async def run_turn(
+        self, *, turn_id: str, text: str, on_started: Callable[[str], Awaitable[None]], on_seen: SeenSink
+    ) -> TurnOutcome:
+        """Run one turn to its end. ``on_started`` gets Codex's turn id as soon as the turn is accepted."""
+        ...
+
+    async def interrupt(self, cause: str) -> None:
+        """Interrupt the running turn; ``run_turn`` then returns with this cause. Harmless without a turn."""
+        ...
+
+    async def end_box(self) -> None:
+        """Kill the box and wait until it is dead. Harmless without a box."""
+        ...
+
+    async def record_workspace(self) -> Mapping[str, Any] | None:
+        """What the workspace holds now, for the next run; None if this run never touched it."""
+        ...
+
+    async def close(self) -> None:
+        """Give everything back: box, sockets, relay, lock."""
+        ...
+
+
+class GiteaSide(Protocol):
+    """What the services themselves read from and write to Gitea."""
+
+    async def comment(self, owner: str, name: str, comment_id: int) -> Comment | None:
+        """One comment, None if it is gone."""
+        ...
+
+    async def comments(self, owner: str, name: str, number: int) -> Sequence[Comment]:
+        """All plain comments of an issue or pull request, ascending."""
+        ...
+
+    async def create_comment(self, owner: str, name: str, number: int, body: str) -> Comment:
+        """Post a comment; a ``Fault`` carries ``params["outcome"]``: ``not_sent``, ``unknown`` or ``refused``."""
+        ...
+
+    async def background(self, owner: str, name: str, kind: str, number: int) -> Background:
+        """Title, body, comments and changed files for the prompt."""
+        ...
+
+    async def names(self, repository_id: int) -> tuple[str, str]:
+        """The present owner and name of a repository."""
         ...

@@ -285,11 +285,7 @@ def _observed(task: Task, fact: ReplyObserved, rules: Rules) -> list[Event]:
 
 
 def _tool_called(task: Task, fact: ToolCalled, version: int) -> list[Event]:
-    final = (
-        fact.operation == "comment.create"
-        and task.received is not None
-        and (fact.target == task.received.resource_key)
-    )
+    final = fact.operation in ("comment.create", "comment.edit")
     return [
         _intent(
             task,

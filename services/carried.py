@@ -1,0 +1,66 @@
+"""One task on its way through this process: what the runner, its steps and its bridge share."""
+
+import asyncio
+import dataclasses
+from collections.abc import Sequence
+from typing import Literal
+
+from domain.effects import EffectConcluded, EffectIntended
+from domain.events import Event
+from domain.log import Fence
+from domain.tasks import Task
+from services.ledger import Beside, Ledger
+from services.ports import Run
+
+ERROR_LIMIT = 500
+"""Characters of a fault's message that an event keeps."""
+
+
+@dataclasses.dataclass(eq=False, kw_only=True)
+class Carried:
+    """One task on its way through this process. The bridge reads and records through it, too."""
+
+    ledger: Ledger
+    fence: Fence
+    run: Run
+    task: Task
+    ended: asyncio.Future[None]
+    head: str | None = None
+    behind: bool = False
+    active_turn_id: str | None = None
+    codex_turn_id: str | None = None
+
+    def accept(self, task: Task | None) -> None:
+        """Take over the task as it stands after an append."""
+        if task is not None and task.state_version >= self.task.state_version:
+            self.task = task
+
+    async def record(self, *facts: Event, beside: Sequence[Beside] = ()) -> Task:
+        """Append facts of this task under the run's fence."""
+        self.accept(await self.ledger.record(self.task.task_id, facts, fence=self.fence, beside=beside))
+        return self.task
+
+    async def conclude(
+        self,
+        intent: EffectIntended,
+        status: Literal["succeeded", "failed", "unknown"],
+        at: str,
+        *,
+        code: str | None = None,
+        error: str | None = None,
+        outside_id: str | None = None,
+        facts: Sequence[Event] = (),
+        beside: Sequence[Beside] = (),
+    ) -> None:
+        """Append the result of an intent, with the facts that came with it."""
+        concluded = EffectConcluded(
+            intent_id=intent.intent_id,
+            operation=intent.operation,
+            task_id=intent.task_id,
+            status=status,
+            at=at,
+            outside_id=outside_id,
+            error_code=code,
+            error=error[:ERROR_LIMIT] if error else None,
+        )
+        await self.record(concluded, *facts, beside=beside)

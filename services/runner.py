@@ -1,0 +1,438 @@
+"""The runner: carries out the open intents of one claimed task until it rests, under the repository's lease.
+
+What comes next is decided by ``domain.processes.execution``; this module only does it, and records what came of it.
+Every append carries the fence. A lost lease ends the run at once: its box is killed, nothing more is written.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import secrets
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from domain import contents, ids, prompts, repositories, sessions
+from domain.effects import EffectIntended
+from domain.events import Event
+from domain.faults import Fault, LeaseExpired, LeaseStale, NotFound, Unavailable
+from domain.log import Fence
+from domain.repositories import LeftoversParked, MirrorFetched, WorkspaceRecorded
+from domain.runs import LaidOut, RunPlan, Seen, TurnOutcome
+from domain.sessions import ThreadBound, ThreadReplaced
+from domain.tasks import BoxEnded, BoxStarted, RunInterrupted, Task, WorkspaceFoundBlocked
+from domain.transitions import LEASED
+from domain.turns import CapabilityDowngraded, TurnEnded, TurnStarted
+from services.bridge_ports import ToolBackend
+from services.carried import ERROR_LIMIT, Carried
+from services.items import TurnItems
+from services.ledger import Beside, Ledger
+from services.ports import EventLog, GiteaSide, Run, ToolHost
+from services.replies import Verifier
+
+log = structlog.get_logger(__name__)
+
+MakeBridge = Callable[[Carried, ToolBackend], ToolHost]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunnerSettings:
+    """Seconds: ``lease_ttl`` of a lease, ``lease_heartbeat`` between renewals."""
+
+    runner_id: str
+    lease_ttl: float
+    lease_heartbeat: float
+
+
+class Runner:
+    """Runs claimed tasks, one ``carry`` per task and repository."""
+
+    def __init__(
+        self,
+        *,
+        event_log: EventLog,
+        ledger: Ledger,
+        gitea: GiteaSide,
+        verifier: Verifier,
+        make_run: Callable[[RunPlan], Run],
+        make_bridge: MakeBridge,
+        settings: RunnerSettings,
+    ) -> None:
+        self._log = event_log
+        self._ledger = ledger
+        self._gitea = gitea
+        self._verifier = verifier
+        self._make_run = make_run
+        self._make_bridge = make_bridge
+        self._settings = settings
+        self._draining = False
+        self._carried: set[Carried] = set()
+
+    @property
+    def running(self) -> int:
+        """How many tasks are being carried."""
+        return len(self._carried)
+
+    async def drain(self) -> None:
+        """Interrupt what still runs and hand it back; returns when nothing is carried."""
+        self._draining = True
+        for carried in list(self._carried):
+            await carried.run.interrupt("drain")
+        while self._carried:
+            await asyncio.wait([carried.ended for carried in self._carried])
+
+    async def carry(self, task_id: str, fence: Fence) -> None:
+        """Carry one task, whose lease ``fence`` proves, until it holds no lease any more."""
+        bound = log.bind(task_id=task_id)
+        task = await self._ledger.task(task_id)
+        run = self._make_run(await self._plan(task))
+        carried = Carried(
+            ledger=self._ledger,
+            fence=fence,
+            run=run,
+            task=task,
+            ended=asyncio.get_running_loop().create_future(),
+        )
+        self._carried.add(carried)
+        heart = asyncio.create_task(self._beat(carried))
+        try:
+            await self._steps(carried)
+        except (LeaseStale, LeaseExpired) as fault:
+            bound.warning("the lease is lost, the run ends", code=fault.code)
+        except Unavailable as fault:
+            bound.error("the database does not answer, the run ends", code=fault.code)
+        finally:
+            heart.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await heart
+            with contextlib.suppress(Fault, OSError):
+                await run.close()
+            self._carried.discard(carried)
+            carried.ended.set_result(None)
+
+    async def _plan(self, task: Task) -> RunPlan:
+        received = task.received
+        if received is None:
+            raise NotFound("there is no such task", code="task_not_found")
+        rows = await self._log.read_stream(ids.repo_stream(received.repo_key))
+        repository = repositories.fold(row.event for row in rows)
+        number = int(received.resource["number"])
+        kind = received.resource["kind"]
+        base = (received.refs or {}).get("base") or repository.default_branch
+        head = f"refs/pull/{number}/head" if kind == "pull_request" else f"refs/heads/{base}"
+        return RunPlan(
+            task_id=received.task_id,
+            session_key=received.session_key,
+            repo_key=received.repo_key,
+            owner=repository.owner,
+            name=repository.name,
+            kind=kind,
+            number=number,
+            default_branch=repository.default_branch,
+            base_ref=f"refs/heads/{base}",
+            head_ref=head,
+            left=task.left,
+        )
+
+    async def _beat(self, carried: Carried) -> None:
+        ttl_ms = int(self._settings.lease_ttl * 1000)
+        while True:
+            await asyncio.sleep(self._settings.lease_heartbeat)
+            try:
+                await self._log.renew_lease(carried.fence, ttl_ms)
+            except (LeaseStale, LeaseExpired):
+                log.warning("the lease could not be renewed", task_id=carried.task.task_id)
+                await carried.run.end_box()
+                return
+            except Unavailable:
+                continue  # tried again at the next beat; the lease's own end decides
+
+    async def _steps(self, carried: Carried) -> None:
+        while carried.task.state in LEASED:
+            before = carried.task.state_version, len(carried.task.results)
+            try:
+                await self._step(carried)
+            except (LeaseStale, LeaseExpired, Unavailable):
+                raise
+            except Exception as error:
+                log.exception("a step failed unexpectedly", task_id=carried.task.task_id)
+                await self._give_up(carried, error)
+            if (carried.task.state_version, len(carried.task.results)) == before:
+                raise RuntimeError(f"the task stands still in {carried.task.state}")
+
+    async def _give_up(self, carried: Carried, error: Exception) -> None:
+        await carried.run.end_box()
+        at = await self._ledger.at()
+        open_intents = carried.task.intents_of("runner")
+        if open_intents:
+            await carried.conclude(
+                open_intents[0], "failed", at, code="unexpected_error", error=type(error).__name__
+            )
+        else:
+            await carried.record(
+                RunInterrupted(task_id=carried.task.task_id, error_code="unexpected_error", at=at)
+            )
+
+    async def _step(self, carried: Carried) -> None:
+        task = carried.task
+        if self._draining and task.state == "preparing":
+            left = await self._left(carried)
+            await carried.record(
+                RunInterrupted(task_id=task.task_id, error_code="drained", at=await self._ledger.at()),
+                beside=left,
+            )
+            return
+        if task.state == "verifying_reply":
+            observed = await self._verifier.look(task)
+            await carried.record(observed)
+            return
+        for intent in task.intents_of("runner"):
+            await self._execute(carried, intent)
+            return
+        raise RuntimeError(f"nothing to do in {task.state}")
+
+    async def _execute(self, carried: Carried, intent: EffectIntended) -> None:
+        steps = {
+            "mirror.sync": self._sync_mirror,
+            "workspace.checkout": self._lay_out,
+            "box.start": self._start_box,
+            "thread.start": self._open_thread,
+            "thread.resume": self._open_thread,
+            "turn.start": self._turn,
+        }
+        try:
+            await steps[intent.operation](carried, intent)
+        except (LeaseStale, LeaseExpired):
+            raise
+        except Fault as fault:
+            if isinstance(fault, Unavailable) and fault.code == "unavailable":
+                raise
+            log.warning(
+                "a step failed", task_id=carried.task.task_id, operation=intent.operation, code=fault.code
+            )
+            await carried.run.end_box()
+            at = await self._ledger.at()
+            ended = [BoxEnded(task_id=intent.task_id, cause=fault.code, at=at)] if carried.task.box else []
+            left = await self._left(carried)
+            if intent.intent_id in carried.task.results:  # it was carried out; what came after it failed
+                interrupted = RunInterrupted(task_id=intent.task_id, error_code=fault.code, at=at)
+                await carried.record(*ended, interrupted, beside=left)
+                return
+            await carried.conclude(
+                intent, "failed", at, code=fault.code, error=fault.message, facts=ended, beside=left
+            )
+
+    async def _sync_mirror(self, carried: Carried, intent: EffectIntended) -> None:
+        mirrored = await carried.run.sync_mirror()
+        at = await self._ledger.at()
+        fetched = MirrorFetched(
+            repo_key=intent.target,
+            task_id=intent.task_id,
+            default_branch=mirrored.default_branch,
+            heads=dict(mirrored.heads),
+            at=at,
+        )
+        await carried.conclude(
+            intent, "succeeded", at, beside=[Beside(stream=f"mirror:{intent.target}", event=fetched)]
+        )
+
+    async def _lay_out(self, carried: Carried, intent: EffectIntended) -> None:
+        laid = await carried.run.lay_out()
+        at = await self._ledger.at()
+        if not isinstance(laid, LaidOut):
+            blocked = WorkspaceFoundBlocked(task_id=intent.task_id, reasons=laid.reasons, at=at)
+            await carried.conclude(intent, "failed", at, code="workspace_dirty", facts=[blocked])
+            return
+        carried.head, carried.behind = laid.head, laid.behind
+        beside = [_recorded(intent, laid.left)]
+        if laid.parked is not None:
+            parked = LeftoversParked(repo_key=intent.target, task_id=intent.task_id, parked=dict(laid.parked))
+            beside.insert(0, Beside(stream=f"workspace:{intent.target}", event=parked))
+        await carried.conclude(intent, "succeeded", at, outside_id=laid.head, beside=beside)
+
+    async def _start_box(self, carried: Carried, intent: EffectIntended) -> None:
+        boxed = await carried.run.start_box(lambda backend: self._make_bridge(carried, backend))
+        at = await self._ledger.at()
+        started = BoxStarted(
+            task_id=intent.task_id,
+            identity=dict(boxed.identity),
+            isolation=boxed.isolation,
+            agent=boxed.agent,
+            at=at,
+        )
+        await carried.conclude(intent, "succeeded", at, facts=[started])
+
+    async def _open_thread(self, carried: Carried, intent: EffectIntended) -> None:
+        wanted = intent.target if intent.operation == "thread.resume" else None
+        try:
+            opened = await carried.run.open_thread(wanted)
+        except NotFound as fault:
+            if wanted is None or fault.code != "thread_not_found":
+                raise
+            await carried.conclude(
+                intent, "failed", await self._ledger.at(), code=fault.code, error=fault.message
+            )
+            return
+        facts: list[Event] = [
+            CapabilityDowngraded(
+                task_id=intent.task_id, turn_id=None, capability="thread_settings", detail=deviation
+            )
+            for deviation in opened.deviations
+        ]
+        await carried.conclude(
+            intent, "succeeded", await self._ledger.at(), outside_id=opened.thread_id, facts=facts
+        )
+
+    async def _turn(self, carried: Carried, intent: EffectIntended) -> None:
+        turn_id = intent.turn_id or ""
+        text = await self._prompt(carried)
+        items = TurnItems(
+            self._log,
+            task_id=intent.task_id,
+            turn_id=turn_id,
+            fence=carried.fence,
+            runner_id=self._settings.runner_id,
+        )
+
+        async def started(codex_turn_id: str) -> None:
+            carried.codex_turn_id = codex_turn_id
+            await self._turn_started(carried, intent, codex_turn_id, prompts.prompt_hash(text))
+
+        async def seen(event: Seen) -> None:
+            await items.add(event)
+
+        carried.active_turn_id = turn_id
+        try:
+            outcome = await carried.run.run_turn(turn_id=turn_id, text=text, on_started=started, on_seen=seen)
+        finally:
+            carried.active_turn_id = None
+        await carried.run.end_box()
+        await self._turn_ended(carried, turn_id, outcome)
+
+    async def _turn_started(
+        self, carried: Carried, intent: EffectIntended, codex_turn_id: str, prompt_hash: str
+    ) -> None:
+        task = carried.task
+        received = task.received
+        if received is None or task.thread_id is None:
+            raise RuntimeError("a turn needs a thread")
+        at = await self._ledger.at()
+        stream = ids.session_stream(received.session_key)
+        session = sessions.fold(row.event for row in await self._log.read_stream(stream))
+        beside: list[Beside] = []
+        turn_id = intent.turn_id or ""
+        if session.thread_id not in (None, task.thread_id):
+            replaced = ThreadReplaced(
+                session_key=received.session_key,
+                thread_id=task.thread_id,
+                replaced=session.thread_id or "",
+                task_id=task.task_id,
+                error_code="thread_not_found",
+            )
+            beside.append(Beside(stream=stream, event=replaced))
+        if session.thread_id != task.thread_id:
+            bound = ThreadBound(
+                session_key=received.session_key,
+                thread_id=task.thread_id,
+                task_id=task.task_id,
+                turn_id=turn_id,
+                runner_id=self._settings.runner_id,
+            )
+            beside.append(Beside(stream=stream, event=bound))
+        began = TurnStarted(
+            task_id=task.task_id,
+            session_key=received.session_key,
+            turn_id=turn_id,
+            codex_turn_id=codex_turn_id,
+            thread_id=task.thread_id,
+            kind="normal",
+            ordinal=len(task.turns) + 1,
+            prompt_hash=prompt_hash,
+            at=at,
+        )
+        await carried.conclude(
+            intent, "succeeded", at, outside_id=codex_turn_id, facts=[began], beside=beside
+        )
+
+    async def _turn_ended(self, carried: Carried, turn_id: str, outcome: TurnOutcome) -> None:
+        at = await self._ledger.at()
+        texts = []
+        message = None
+        if outcome.message is not None:
+            item, message = contents.content(
+                f"turn:{turn_id}:message", outcome.message[:65536], secrets.token_bytes(16)
+            )
+            texts.append(item)
+        facts: list[Event] = [
+            CapabilityDowngraded(
+                task_id=carried.task.task_id, turn_id=turn_id, capability="collaboration_mode", detail=detail
+            )
+            for detail in outcome.downgrades
+        ]
+        facts.append(BoxEnded(task_id=carried.task.task_id, cause=outcome.cause or outcome.status, at=at))
+        facts.append(
+            TurnEnded(
+                task_id=carried.task.task_id,
+                turn_id=turn_id,
+                status=outcome.status,
+                at=at,
+                event_seq=outcome.events,
+                error_code=outcome.error_code,
+                error=(outcome.error or "")[:ERROR_LIMIT] or None,
+                cause=outcome.cause,
+                message=message,
+                usage=dict(outcome.usage) if outcome.usage is not None else None,
+            )
+        )
+        carried.accept(
+            await self._ledger.record(
+                carried.task.task_id,
+                facts,
+                fence=carried.fence,
+                beside=await self._left(carried),
+                contents=texts,
+            )
+        )
+
+    async def _prompt(self, carried: Carried) -> str:
+        task = carried.task
+        received = task.received
+        if received is None:
+            raise NotFound("there is no such task", code="task_not_found")
+        plan = await self._plan(task)
+        reference = task.instruction or received.instruction
+        login = contents.login_id(received.author_id)
+        texts = await self._log.contents([reference["content"], login])
+        background = await self._gitea.background(plan.owner, plan.name, plan.kind, plan.number)
+        return prompts.turn_text(
+            plan,
+            author=texts.get(login, f"user {received.author_id}"),
+            instruction=texts.get(reference["content"], "[erased]"),
+            background=background,
+            head=carried.head or "unknown",
+            interrupted=any(turn.ended is None or turn.ended.status != "completed" for turn in task.turns)
+            or task.attempt > 0,
+            behind=carried.behind,
+        )
+
+    async def _left(self, carried: Carried) -> list[Beside]:
+        """What the workspace holds now, recorded beside the fact that ends its use. The box must be dead."""
+        left = await carried.run.record_workspace()
+        received = carried.task.received
+        if left is None or received is None:
+            return []
+        return [
+            Beside(
+                stream=f"workspace:{received.repo_key}",
+                event=WorkspaceRecorded(
+                    repo_key=received.repo_key, task_id=received.task_id, left=dict(left)
+                ),
+            )
+        ]
+
+
+def _recorded(intent: EffectIntended, left: Mapping[str, object]) -> Beside:
+    return Beside(
+        stream=f"workspace:{intent.target}",
+        event=WorkspaceRecorded(repo_key=intent.target, task_id=intent.task_id, left=dict(left)),
+    )
