@@ -461,6 +461,9 @@ class Agent:
         thread = self.threads.get(params["threadId"])
         if thread is None:
             raise RpcError(f"thread not found: {params['threadId']}")
+        mode = (params.get("collaborationMode") or {"mode": "default"})["mode"]
+        if mode not in {"plan", "code", "custom", "default", "execute", "pair_programming"}:
+            raise RpcError(f"Invalid request: unknown variant `{mode}`, expected one of `plan`, `default`")
         if thread.turn is None:
             thread.turn = Turn(thread, "\n".join(part.get("text", "") for part in params["input"]))
             thread.turn.client_id = params.get("clientUserMessageId")
@@ -626,7 +629,7 @@ class Agent:
 def failure(step: Json) -> Failed:
     """Make the recorded error of a model that answers with a status, breaks off, fails or stops short."""
     kind, code, message = step["do"], step.get("code"), step.get("message", "mock failure")
-    if kind == "status" and code == 429 and step.get("errcode") == "insufficient_quota":
+    if "insufficient_quota" in {code, step.get("errcode")}:
         return Failed("Quota exceeded. Check your plan and billing details.", "usageLimitExceeded")
     if kind == "status" and code == 429:
         info = {"responseTooManyFailedAttempts": {"httpStatusCode": 429}}
