@@ -173,13 +173,25 @@ def _grant(connection: psycopg.Connection[tuple[Any, ...]], schema: str, service
         with connection.transaction():
             connection.execute(_statement("lock", schema), prepare=False)
             if not service_user:
-                if not connection.execute(
-                    statements("migrate.sql")["role_exists"], {"role": role}
-                ).fetchone():
-                    connection.execute(_statement("create_role", schema, role=role), prepare=False)
-                connection.execute(_statement("join_role", schema, role=role), prepare=False)
+                _take_role(connection, schema, role)
             connection.execute(_statement("grant", schema, role=role), prepare=False)
             connection.execute(statements("migrate.sql")["remember_role"], {"role": role})
     except psycopg.errors.InsufficientPrivilege:
         log.warning("service_role_refused", schema=schema)
         connection.execute(_statement("views_without_role", schema), prepare=False)
+
+
+def _take_role(connection: psycopg.Connection[tuple[Any, ...]], schema: str, role: str) -> None:
+    """See that the role exists and that the connecting user may take it on.
+
+    Roles belong to the whole server, so another database's migration may be making the same one.
+    """
+    query, params = statements("migrate.sql")["role_state"], {"role": role}
+    exists, member = connection.execute(query, params).fetchone() or (False, False)
+    if not exists:
+        with contextlib.suppress(psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):
+            with connection.transaction():
+                connection.execute(_statement("create_role", schema, role=role), prepare=False)
+        exists, member = connection.execute(query, params).fetchone() or (False, False)
+    if not member:
+        connection.execute(_statement("join_role", schema, role=role), prepare=False)

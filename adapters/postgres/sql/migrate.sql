@@ -33,9 +33,10 @@ insert into migration (number, name, checksum) values (%(number)s, %(name)s, %(c
 -- Whom a connection string connects as.
 select session_user
 
--- name: role_exists
--- Whether the service's role is there.
-select 1 from pg_roles where rolname = %(role)s
+-- name: role_state
+-- Whether the service's role is there, and whether the connecting user may take it on.
+select coalesce(bool_or(true), false), coalesce(bool_or(pg_has_role(current_user, oid, 'member')), false)
+  from pg_roles where rolname = %(role)s
 
 -- name: create_role
 -- The role of the service; nobody logs in as it.
