@@ -7,7 +7,7 @@ import asyncio
 import bisect
 import dataclasses
 import itertools
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
@@ -232,7 +232,7 @@ class MemoryLog:
         start = bisect.bisect_right(self._events, after, key=lambda recorded: recorded.position)
         return self._events[start : start + limit]
 
-    async def tail(self, *, after: int, limit: int = 500) -> AsyncIterator[Sequence[Recorded]]:
+    async def tail(self, *, after: int, limit: int = 500) -> AsyncGenerator[Sequence[Recorded], None]:
         """Batches of events after position ``after``, for ever."""
         while True:
             grown = self._grown

@@ -65,9 +65,9 @@ class Schema:
         self.execute(composed("shift_clock", schema=self.schema, seconds=seconds))
 
 
-def composed(name: str, **values: str | float) -> sql.Composed:
+def composed(statement: str, /, **values: str | float) -> sql.Composed:
     """A statement of ``tests/sql/fixtures.sql`` with its names filled in."""
-    return sql.SQL(STATEMENTS[name].decode()).format(
+    return sql.SQL(STATEMENTS[statement].decode()).format(
         **{
             key: sql.Identifier(value) if isinstance(value, str) else sql.Literal(value)
             for key, value in values.items()

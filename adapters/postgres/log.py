@@ -2,7 +2,7 @@
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Self
 
@@ -90,7 +90,7 @@ class PostgresLog:
         rows = await self._fetch("read", after=after, limit=limit)
         return [Recorded(*row) for row in rows]
 
-    async def tail(self, *, after: int, limit: int = 500) -> AsyncIterator[Sequence[Recorded]]:
+    async def tail(self, *, after: int, limit: int = 500) -> AsyncGenerator[Sequence[Recorded], None]:
         """Batches of events after position ``after``, for ever. Goes on when the database comes back."""
         while True:
             try:

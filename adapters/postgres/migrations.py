@@ -189,9 +189,11 @@ def _take_role(connection: psycopg.Connection[tuple[Any, ...]], schema: str, rol
     query, params = statements("migrate.sql")["role_state"], {"role": role}
     exists, member = connection.execute(query, params).fetchone() or (False, False)
     if not exists:
-        with contextlib.suppress(psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):
-            with connection.transaction():
-                connection.execute(_statement("create_role", schema, role=role), prepare=False)
+        with (
+            contextlib.suppress(psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation),
+            connection.transaction(),
+        ):
+            connection.execute(_statement("create_role", schema, role=role), prepare=False)
         exists, member = connection.execute(query, params).fetchone() or (False, False)
     if not member:
         connection.execute(_statement("join_role", schema, role=role), prepare=False)

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 
@@ -41,13 +41,11 @@ class Harness:
         return fence
 
 
-def request(
-    stream: str, *numbers: int, expect: int = 0, id: UUID | None = None, **parts: Any
-) -> AppendRequest:
+def request(stream: str, *numbers: int, expect: int = 0, **parts: Any) -> AppendRequest:
     """One event per number on one stream that stands at ``expect``."""
     premises = (Premise(stream, expect), *parts.pop("premises", ()))
     drafts = tuple(Draft(stream=stream, event=ConformanceHappened(n=n)) for n in numbers)
-    return AppendRequest(request_id=id or uuid4(), premises=premises, drafts=drafts, **parts)
+    return AppendRequest(request_id=uuid4(), premises=premises, drafts=drafts, **parts)
 
 
 def acquisition(fence: Fence, ttl_ms: int = 60_000) -> AcquireLease:
