@@ -106,6 +106,7 @@ class CodexClient:
         self._on_answered = on_answered
         self._on_unsolicited = on_unsolicited
         self._threads: set[str] = set()
+        self._totals: dict[str, Params] = {}
         self._active: dict[str, ActiveTurn] = {}
         self._foreign: dict[str, ActiveTurn] = {}
         self._chores: set[asyncio.Task[None]] = set()
@@ -182,7 +183,7 @@ class CodexClient:
         if thread_id in self._active:
             raise Conflict("a turn of this thread is running", code="turn_active")
         active = self._active[thread_id] = ActiveTurn(thread_id)
-        ledger = TurnLedger(collaboration)
+        ledger = TurnLedger(collaboration, spent=self._totals.get(thread_id))
         sinks = _Sinks(on_event=on_event, on_delta=on_delta)
         limits = _Limits(stall_after=stall_after, deadline=deadline, interrupt_timeout=interrupt_timeout)
         try:
@@ -272,6 +273,8 @@ class CodexClient:
         thread = as_map(answer.get("thread"))
         opened = str(thread.get("id") or "")
         self._threads.add(opened)
+        if thread_id is None:
+            self._totals[opened] = {}
         if server is not None:
             await self._mcp.ready(server, opened)
         return ThreadInfo(
@@ -419,6 +422,8 @@ class CodexClient:
             if foreign.done.is_set():
                 del self._foreign[turn_id]
             return
+        if method == "thread/tokenUsage/updated" and thread_id is not None:
+            self._totals[thread_id] = as_map(as_map(params.get("tokenUsage")).get("total"))
         active = self._active.get(thread_id or "")
         if active is None:
             for other in self._active.values():

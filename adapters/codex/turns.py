@@ -59,7 +59,8 @@ def delta_of(method: str, params: Params) -> TurnDelta | None:
 class TurnLedger:
     """What one turn has said so far. Feed it with ``take``; read the attributes when ``status`` is set."""
 
-    def __init__(self, collaboration: Params | None = None) -> None:
+    def __init__(self, collaboration: Params | None = None, *, spent: Params | None = None) -> None:
+        """``spent`` is the thread's token total before this turn (``{}`` for none), None if unknown."""
         self.status: str | None = None
         self.events = 0
         self.final_message: str | None = None
@@ -70,7 +71,8 @@ class TurnLedger:
         self._wanted = collaboration
         self._seen: set[tuple[str, str]] = set()
         self._final_phase = False
-        self._base: Params | None = None
+        self._base = spent
+        self._answering = False
 
     def take(self, method: str, params: Params) -> TurnEvent | None:
         """Note a notification of this turn; return the event to store, None for all else and for repetitions."""
@@ -121,6 +123,7 @@ class TurnLedger:
             case "turn/started":
                 return {}
         self.retrying = None
+        self._answering = self._answering or item.get("type") != "userMessage"
         if method == "item/completed" and item.get("type") == "agentMessage":
             self._message(item)
         return summary(item)
@@ -133,10 +136,12 @@ class TurnLedger:
             self._final_phase = final
 
     def _count(self, usage: Params) -> Params | None:
-        # ``total`` counts the whole thread; the turn's share is what came on top of the first message's base.
+        # ``total`` counts the whole thread. 0.130 repeats the old total at the start of each turn, under the
+        # new turn's id; so an unknown base is that total, or what remains without the first answer's share.
         total, last = as_map(usage.get("total")), as_map(usage.get("last"))
         if self._base is None:
-            self._base = {name: _number(total, name) - _number(last, name) for name in total}
+            own = last if self._answering else {}
+            self._base = {name: _number(total, name) - _number(own, name) for name in total}
         base = self._base
 
         def share(name: str) -> int:

@@ -147,6 +147,10 @@ def next_step(text: str, outputs: int, tools: list[Json]) -> Json:
                 return {"do": "call", "name": chosen[0], "namespace": space, "arguments": chosen[1]}
         elif step["do"] == "exec":
             return _exec_call(step["cmd"], tools)
+        elif step["do"] == "call":
+            # The namespace is ``mcp__gitea`` in 0.171 and ``mcp__gitea__`` in 0.130: the offered one counts.
+            offered = [tool["namespace"] for tool in tools if tool["name"] == step["name"]]
+            return step | ({"namespace": offered[0]} if offered else {})
         else:
             return step
     return {"do": "text", "text": "Done."}
