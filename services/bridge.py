@@ -16,6 +16,7 @@ import structlog
 
 from domain.bridge_policy import Allowed, Needs, Refused, judge, offer, operation
 from domain.faults import Fault, NotFound
+from domain.markers import strip_markers
 from domain.tool_dialects import NUMBER_NAMES, Dialect, object_id, object_number, whole_number, written_by
 from domain.tools import ToolCall, ToolResult, ToolSchema, tool_name
 from services.bridge_effects import LEASE_FAULTS, LEASE_LOST, Effect, Write, carry_out, of_answer
@@ -29,7 +30,7 @@ from services.bridge_ports import (
     ToolBackend,
 )
 from services.bridge_replies import FinalReply, comment_result
-from services.bridge_text import Redactor, body_hash, canonical, marked, markers_in, strip_markers
+from services.bridge_text import Redactor, body_hash, canonical, marked, markers_in
 
 __all__ = ["ActiveTurn", "Bridge", "BridgeRun", "BridgeSettings", "Comments", "EffectLedger", "ToolBackend"]
 
@@ -320,7 +321,7 @@ class Bridge:
 
     async def _ask(self, call: ToolCall, turn: ActiveTurn) -> ToolResult:
         question = call.arguments.get("question")
-        text = self._redactor.text(strip_markers(question)).strip() if isinstance(question, str) else ""
+        text = self._redactor.text(strip_markers(question)[0]).strip() if isinstance(question, str) else ""
         if not text or len(text) > self._settings.question_limit:
             raise _No(
                 "invalid_argument",
@@ -334,7 +335,7 @@ class Bridge:
 
     def _body(self, call: ToolCall) -> str:
         body = call.arguments.get("body")
-        text = self._redactor.text(strip_markers(body)) if isinstance(body, str) else ""
+        text = self._redactor.text(strip_markers(body)[0]) if isinstance(body, str) else ""
         if not text.strip():
             raise _No("empty_body", "body must be a text")
         return text

@@ -2,7 +2,8 @@
 
 * The first one is created, in parts where it is too long; each part carries the marker with ``part=1/3``.
 * A later one edits what stands: part by part, further parts are created, and parts that are no longer needed are
-  edited into one line with ``kind=superseded`` (the bridge deletes nothing). The id of the first part is returned.
+  edited into one line with ``status=superseded``, which the verifier does not count (the bridge deletes nothing).
+  The id of the first part is returned.
 * A comment that somebody has deleted meanwhile is not edited; a new one is created.
 * When the answer to a creation was lost, no further one is created by this run: the comment may stand. Its intent
   is ``unknown`` and the verifier looks. Edits can be repeated and go on.
@@ -13,18 +14,19 @@ import dataclasses
 import json
 
 from domain.faults import NotFound
+from domain.markers import format_marker
 from domain.tool_dialects import Dialect, object_id
 from domain.tools import ToolResult
 from services.bridge_effects import Effect, Write, carry_out, of_answer
 from services.bridge_ports import ActiveTurn, BridgeRun, BridgeSettings, Comments, EffectLedger, ToolBackend
-from services.bridge_text import body_hash, format_marker, marked, split_body
+from services.bridge_text import body_hash, marked, split_body
 
 MARKER_ROOM = 64
 LOST = (
     "the answer to the comment was lost: it may stand in the issue. Do not post it again; end your turn, "
     "the service looks for it"
 )
-EDIT_LOST = "the answer to the edit was lost: the reply stands in its old or its new form. Post it again or end your turn"
+EDIT_LOST = "the answer to the edit was lost: the old or the new text stands. Post it again or end your turn"
 SUPERSEDED = "*(replaced by the comment above)*"
 
 
@@ -80,13 +82,16 @@ class FinalReply:
         return self._told(posted, len(parts))
 
     def _parts(self, body: str, turn: ActiveTurn) -> list[str]:
-        plain = format_marker(self._run.task_id, turn.turn_id)
+        plain = format_marker(task_id=self._run.task_id, turn_id=turn.turn_id)
         room = max(self._settings.comment_limit - len(plain) - MARKER_ROOM, 1)
         texts = split_body(body, room)
         if len(texts) == 1:
             return [marked(body, plain)]
         return [
-            marked(text, format_marker(self._run.task_id, turn.turn_id, part=f"{number}/{len(texts)}"))
+            marked(
+                text,
+                format_marker(task_id=self._run.task_id, turn_id=turn.turn_id, part=(number, len(texts))),
+            )
             for number, text in enumerate(texts, 1)
         ]
 
@@ -104,7 +109,7 @@ class FinalReply:
         self, parts: list[str], standing: list[int], *, dialect: Dialect, key: str, turn: ActiveTurn
     ) -> Posted:
         ids: list[int] = []
-        left_over = format_marker(self._run.task_id, turn.turn_id, kind="superseded")
+        left_over = format_marker(task_id=self._run.task_id, turn_id=turn.turn_id, status="superseded")
         bodies = [*parts, *[marked(SUPERSEDED, left_over) for _ in standing[len(parts) :]]]
         for ordinal, body in enumerate(bodies):
             target = standing[ordinal] if ordinal < len(standing) else None

@@ -8,8 +8,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import quote
 
+from domain.markers import strip_markers, with_marker
+
 REDACTED = "[redacted]"
-REMOVED = "[removed]"
 # A code block that is cut is closed by its own sign, if that is not longer than this.
 FENCE_ROOM = 16
 SHORTEST_SECRET = 4
@@ -19,8 +20,6 @@ ENCODED = frozenset({"content_base64"})
 
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})(.*)$")
 _MARKER = re.compile(r"<!--[^\S\n]*ccweb\b[^\n<]*?-->", re.IGNORECASE)
-# What could be read as a marker: also one that is not closed, since the marker that we append would close it.
-_FORGED = re.compile(r"<!--\s*ccweb\b[^\n]*?(?:--!?>|$)", re.IGNORECASE | re.MULTILINE)
 
 
 class Redactor:
@@ -44,7 +43,7 @@ class Redactor:
     def _value(self, key: str, value: object) -> object:
         if isinstance(value, str):
             clean = self._decoded(value) if key in ENCODED else self.text(value)
-            return strip_markers(clean) if key in SPOKEN else clean
+            return strip_markers(clean)[0] if key in SPOKEN else clean
         if isinstance(value, Mapping):
             return {str(name): self._value(str(name), inner) for name, inner in value.items()}
         if isinstance(value, list | tuple):
@@ -60,28 +59,18 @@ class Redactor:
         return value if clean == plain else base64.b64encode(clean.encode()).decode()
 
 
-def strip_markers(body: str) -> str:
-    """``body`` without anything that could be taken for our marker, also where removing one would make another."""
-    stripped = _FORGED.sub("", body)
-    # Where the removal has joined the halves of another one, a word is put between them: no third pass is needed.
-    return _FORGED.sub(REMOVED, stripped)
-
-
 def markers_in(body: str) -> tuple[str, ...]:
     """The markers in a text, as they stand."""
     return tuple(found[0] for found in _MARKER.finditer(body))
 
 
-def format_marker(task_id: str, turn_id: str, **attributes: str) -> str:
-    """``<!-- ccweb taskId=… turnId=… -->``, further attributes after these (seed §5.4)."""
-    further = "".join(f" {key}={value}" for key, value in attributes.items())
-    return f"<!-- ccweb taskId={task_id} turnId={turn_id}{further} -->"
-
-
 def marked(text: str, *markers: str) -> str:
     """``text`` with markers at its end, outside a code block that the text left open."""
     fence = _open_fence(text.split("\n"))
-    return "\n\n".join([text.rstrip() + (f"\n{fence}" if fence else ""), *markers])
+    body = text if fence is None else f"{text.rstrip()}\n{fence}"
+    for marker in markers:
+        body = with_marker(body, marker)
+    return body
 
 
 def split_body(body: str, limit: int) -> list[str]:
