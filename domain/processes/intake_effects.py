@@ -1,0 +1,360 @@
+"""What a verdict on a delivery appends: one request with the fact, the decision and everything derived from them."""
+
+import dataclasses
+import hashlib
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from domain import comments, contents, ids, tasks
+from domain.deliveries import DeliveryDecided, DenialReceiptGranted, MentionConsumed, Status
+from domain.effects import EffectIntended
+from domain.events import Event
+from domain.log import Content, Draft, Premise, QueueDrop, QueuePut
+from domain.mentions import Mention
+from domain.policy import Rules
+from domain.processes import execution
+from domain.processes.intake_facts import Taken
+from domain.processes.intake_state import Answer, State, answer, denial
+from domain.repositories import RepositoryKeyClaimed, RepositoryRegistered, RepositoryRenamed
+from domain.sessions import SessionOpened, SessionTaskAdmitted
+from domain.tasks import InstructionAmended, TaskCancelled, TaskReceived
+
+REFUSAL_TEXTS: dict[str, dict[str, str]] = {
+    "en": {
+        "not_permitted": "giteabot: you may not give me tasks in this repository",
+        "rate_limited": "giteabot: too many tasks here just now; mention me again in a comment later",
+    },
+    "zh": {
+        "not_permitted": "giteabot: 你没有在此仓库派发任务的权限",
+        "rate_limited": "giteabot: 此处的任务过多，请稍后在评论中再次提及我",
+    },
+}
+"""Short receipts for denied mentions, by locale and reason (gitea-workflow, Who may)."""
+
+_FOREIGN = frozenset(("foreign_instance", "repository_not_allowed"))
+
+
+def refusal_text(reason: str, *, rules: Rules) -> str:
+    """The visible line of a refusal's receipt."""
+    own = rules.receipt_templates.get(reason)
+    return own or REFUSAL_TEXTS.get(rules.locale, REFUSAL_TEXTS["en"])[reason]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Decision:
+    """One append and its answer."""
+
+    answer: Answer
+    drafts: tuple[Draft, ...]
+    premises: tuple[Premise, ...]
+    queue: tuple[QueuePut | QueueDrop, ...] = ()
+    contents: tuple[Content, ...] = ()
+    task_id: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Effects:
+    """Builds decisions about one delivery. ``salt``: for the instruction."""
+
+    taken: Taken
+    state: State
+    rules: Rules
+    salt: bytes
+
+    def ignored(self, reason: str) -> Decision:
+        """200, nothing is done."""
+        return self._decision("ignored", reason, registers=reason not in _FOREIGN, premises=self._edited())
+
+    def disabled(self) -> Decision:
+        """409, or 200 where configured so."""
+        if self.rules.disabled_answer == "ignore":
+            return self._decision("ignored", "repository_disabled")
+        return self._decision("rejected", "repository_disabled", http_status=409)
+
+    def handled(self) -> Decision:
+        """200: the task that the same text has already. A replay must not bring an old name back."""
+        consumed = self.state.consumed
+        task_id = consumed.task_id if consumed else None
+        return self._decision("ignored", "comment_already_handled", task_id=task_id, renames=False)
+
+    def deferred(self) -> Decision:
+        """202 without a task: a worker decides later."""
+        return self._decision("deferred", "deferred", http_status=202)
+
+    def denied(self, reason: Literal["not_permitted", "rate_limited"], *, receipt: bool) -> Decision:
+        """200, and at most one short receipt. Its intent stands on the delivery's own stream.
+
+        It has no task; its ``task_id`` is the one that the delivery would have become, so that it can be marked.
+        """
+        fact = self.taken.fact
+        stream = denial(fact.repository["id"], fact.sender_id)
+        drafts: list[Draft] = []
+        if receipt:
+            granted = DenialReceiptGranted(
+                repository_id=fact.repository["id"],
+                author_id=fact.sender_id,
+                reason=reason,
+                at=self._at,
+            )
+            drafts = [self._draft(stream, granted), self._draft(self._delivery, self._refusal(reason))]
+        premises = [stream, *self._edited()]
+        if reason == "rate_limited":
+            premises.append(ids.session_stream(self._resource_key))
+        return self._decision("ignored", reason, drafts=drafts, premises=premises)
+
+    def withdrawn(self) -> Decision:
+        """200: the queued task is cancelled."""
+        task = self.state.task
+        cancelled = TaskCancelled(
+            task_id=task.task_id,
+            reason="trigger_deleted",
+            actor=self.actor,
+            delivery_key=self.taken.fact.delivery_key,
+        )
+        followed = execution.follow(
+            task, self._version(ids.task_stream(task.task_id)), [cancelled], execution.Rules()
+        )
+        drafts = [
+            draft if draft.causation else dataclasses.replace(draft, causation=self._cause)
+            for draft in followed.drafts
+        ]
+        decision = self._decision(
+            "accepted",
+            "trigger_deleted",
+            task_id=task.task_id,
+            drafts=drafts,
+            premises=self._edited(),
+        )
+        return dataclasses.replace(decision, queue=followed.queue)
+
+    def amended(self, mention: Mention) -> Decision:
+        """200: the queued task has another instruction."""
+        task = self.state.task
+        fact = self.taken.fact
+        stored, instruction = self._instruction(task.task_id, mention)
+        amended = InstructionAmended(
+            task_id=task.task_id,
+            instruction=instruction,
+            editor_id=fact.sender_id,
+            delivery_key=fact.delivery_key,
+        )
+        decision = self._decision(
+            "accepted",
+            "instruction_amended",
+            task_id=task.task_id,
+            drafts=[self._draft(ids.task_stream(task.task_id), amended)],
+            premises=self._edited(),
+        )
+        return dataclasses.replace(decision, contents=(*decision.contents, stored))
+
+    def admitted(self, mention: Mention) -> Decision:
+        """202: repository, session, task ``received → queued`` and its receipt's intent (seed §5.1.5)."""
+        fact, key = self.taken.fact, self._resource_key
+        task_id = ids.task_id(fact.delivery_key)
+        task_stream, session_stream = ids.task_stream(task_id), ids.session_stream(key)
+        stored, instruction = self._instruction(task_id, mention)
+        received = self._received(task_id, instruction)
+        task = tasks.evolve(tasks.Task(), received)
+        queued = tasks.transition(task, "queued", trigger="admitted")
+        task = tasks.evolve(task, queued)
+        receipt = execution.receipt_intent(task, "queued", 2, locale=self.rules.locale, code=None)
+        own = self.rules.receipt_templates.get("queued")
+        if own is not None:
+            receipt = dataclasses.replace(receipt, body_hash=_hash(own.replace("{code}", "-")))
+        session: list[Event] = []
+        if self.state.session.opened is None:
+            session.append(
+                SessionOpened(
+                    session_key=key,
+                    repo_key=self._repo_key,
+                    kind=_resource(fact.resource)["kind"],
+                    number=_resource(fact.resource)["number"],
+                )
+            )
+        session.append(
+            SessionTaskAdmitted(session_key=key, task_id=task_id, author_id=fact.sender_id, at=self._at)
+        )
+        mention_key = self._mention_stream
+        consumed = MentionConsumed(
+            mention_key=mention_key.removeprefix("mention:"),
+            delivery_key=fact.delivery_key,
+            task_id=task_id,
+        )
+        decision = self._decision(
+            "accepted",
+            None,
+            http_status=202,
+            task_id=task_id,
+            drafts=[
+                *(self._draft(session_stream, event) for event in session),
+                *(self._draft(task_stream, event) for event in (received, queued, receipt)),
+                self._draft(mention_key, consumed),
+            ],
+            premises=[session_stream, task_stream],
+        )
+        return dataclasses.replace(
+            decision,
+            queue=tuple(execution.queue_changes(queued)),
+            contents=(*decision.contents, stored),
+        )
+
+    @property
+    def actor(self) -> str:
+        """The account that acted, by its id: logins may change."""
+        return f"gitea:user:{self.taken.fact.sender_id}"
+
+    @property
+    def _at(self) -> str:
+        return str(self.taken.fact.facts["at"])
+
+    @property
+    def _delivery(self) -> str:
+        return ids.delivery_stream(self.taken.fact.delivery_key)
+
+    @property
+    def _cause(self) -> str:
+        return f"{self._delivery}@1"
+
+    @property
+    def _repo_key(self) -> str:
+        if self.state.repo_key is None:
+            raise LookupError("this delivery has no repository")
+        return self.state.repo_key
+
+    @property
+    def _resource_key(self) -> str:
+        resource = _resource(self.taken.fact.resource)
+        return ids.resource_key(self._repo_key, resource["kind"], resource["number"])
+
+    @property
+    def _mention_stream(self) -> str:
+        part = _resource(self.taken.fact.part)
+        return ids.mention_stream(
+            self.taken.fact.repository["id"], part["kind"], part["id"], part["created_at"]
+        )
+
+    def _version(self, stream: str) -> int:
+        return self.state.versions.get(stream, 0)
+
+    def _draft(self, stream: str, event: Event) -> Draft:
+        return Draft(stream=stream, event=event, causation=self._cause)
+
+    def _edited(self) -> list[str]:
+        """The task's stream, where its state decided: for edits and deletions of a handled text."""
+        task = self.state.task
+        return [ids.task_stream(task.task_id)] if task.received is not None else []
+
+    def _instruction(self, task_id: str, mention: Mention) -> tuple[Content, dict[str, Any]]:
+        """The instruction as content, and its reference with that of the text it was taken from."""
+        fact = self.taken.fact
+        stored, reference = contents.content(
+            f"task:{task_id}:instruction:{fact.delivery_key}", mention.instruction, self.salt
+        )
+        return stored, {
+            **reference,
+            "stripped": list(mention.stripped),
+            "text": fact.text,
+            "whole": fact.facts.get("whole"),
+        }
+
+    def _received(self, task_id: str, instruction: dict[str, Any]) -> TaskReceived:
+        fact, part = self.taken.fact, _resource(self.taken.fact.part)
+        return TaskReceived(
+            task_id=task_id,
+            delivery_key=fact.delivery_key,
+            repo_key=self._repo_key,
+            resource_key=self._resource_key,
+            session_key=self._resource_key,
+            comment_id=part["id"] if part["kind"] == "comment" else None,
+            trigger={**part, "mention_key": self._mention_stream.removeprefix("mention:")},
+            author_id=fact.sender_id,
+            instruction=instruction,
+            resource=_resource(fact.resource),
+            refs=fact.refs,
+        )
+
+    def _refusal(self, reason: str) -> EffectIntended:
+        task_id = ids.task_id(self.taken.fact.delivery_key)
+        key = comments.receipt_key(task_id, reason)
+        return EffectIntended(
+            intent_id=ids.intent_id(self._delivery, 1, "receipt.create"),
+            operation="receipt.create",
+            executor="receipts",
+            task_id=task_id,
+            target=self._resource_key,
+            key=key,
+            attempt=0,
+            body_hash=_hash(refusal_text(reason, rules=self.rules)),
+            comment_key=key,
+            comment_kind="status",
+        )
+
+    def _registration(self, *, renames: bool) -> list[Draft]:
+        """The repository on first sight; its new name where a later delivery tells one."""
+        seen, known = self.taken.fact.repository, self.state.repository
+        if not seen:
+            return []
+        stream = ids.repo_stream(self._repo_key)
+        named = {key: seen[key] for key in ("owner", "name", "clone_url", "default_branch")}
+        if not self.state.claimed:
+            claimed = RepositoryKeyClaimed(repository_id=seen["id"], repo_key=self._repo_key)
+            registered = RepositoryRegistered(
+                repo_key=self._repo_key, repository_id=seen["id"], private=seen["private"], **named
+            )
+            id_stream = ids.repository_id_stream(seen["id"])
+            return [self._draft(id_stream, claimed), self._draft(stream, registered)]
+        if renames and any(getattr(known, key) != value for key, value in named.items()):
+            return [self._draft(stream, RepositoryRenamed(repo_key=self._repo_key, **named))]
+        return []
+
+    def _decision(
+        self,
+        status: Status,
+        reason: str | None,
+        *,
+        http_status: int = 200,
+        task_id: str | None = None,
+        drafts: Iterable[Draft] = (),
+        premises: Iterable[str] = (),
+        registers: bool = True,
+        renames: bool = True,
+    ) -> Decision:
+        fact = self.taken.fact
+        session = self._resource_key if task_id and fact.resource else None
+        decided = DeliveryDecided(
+            delivery_key=fact.delivery_key,
+            status=status,
+            reason=reason,
+            http_status=http_status,
+            task_id=task_id,
+            session_key=session,
+        )
+        derived = tuple(drafts)
+        repository = self._registration(renames=renames) if registers else []
+        names = {self._delivery, *premises, *(draft.stream for draft in (*repository, *derived))}
+        if fact.repository and registers:
+            names |= {ids.repository_id_stream(fact.repository["id"]), ids.repo_stream(self._repo_key)}
+            if fact.part and fact.part["id"] is not None and fact.part["created_at"]:
+                names.add(self._mention_stream)
+        return Decision(
+            answer=answer(fact.delivery_id, decided),
+            drafts=(
+                Draft(stream=self._delivery, event=fact),
+                self._draft(self._delivery, decided),
+                *repository,
+                *derived,
+            ),
+            premises=tuple(Premise(name, self._version(name)) for name in sorted(names)),
+            contents=self.taken.contents,
+            task_id=task_id,
+        )
+
+
+def _resource(fields: dict[str, Any] | None) -> dict[str, Any]:
+    if fields is None:
+        raise LookupError("this delivery has no such thing")
+    return fields
+
+
+def _hash(text: str) -> str:
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()

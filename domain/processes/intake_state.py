@@ -1,0 +1,182 @@
+"""What intake reads before it decides: folds of named streams, each a premise of the append that follows."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from domain import deliveries, ids, repositories, sessions, tasks
+from domain.deliveries import DeliveryDecided, DenialReceiptGranted, MentionConsumed
+from domain.log import Recorded
+from domain.repositories import RepositoryKeyClaimed
+from domain.webhooks import Delivery
+
+Rows = Mapping[str, Sequence[Recorded]]
+
+_STATES = {"trigger_deleted": "cancelled", "instruction_amended": "queued"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What is answered over HTTP. ``state``: the task's state that the answer tells of."""
+
+    http_status: int
+    delivery_id: str | None
+    status: str
+    reason: str | None = None
+    task_id: str | None = None
+    state: str | None = None
+
+    def body(self) -> dict[str, Any]:
+        """The JSON members (seed §6.1): ``taskId`` and ``state`` always with 202, elsewhere where there is one."""
+        optional = {"taskId": self.task_id, "state": self.state, "reason": self.reason}
+        always = ("taskId", "state") if self.status in ("accepted", "deferred") else ()
+        members: dict[str, Any] = {"deliveryId": self.delivery_id, "status": self.status}
+        return members | {key: value for key, value in optional.items() if value is not None or key in always}
+
+
+def answer(delivery_id: str, decided: DeliveryDecided) -> Answer:
+    """The answer that a decision stands for; a repeat gets the same one."""
+    state: str | None = None
+    if decided.status == "deferred":
+        state = "received"
+    elif decided.status == "accepted":
+        state = _STATES.get(decided.reason or "", "queued")
+    return Answer(
+        http_status=decided.http_status,
+        delivery_id=delivery_id,
+        status=decided.status,
+        reason=decided.reason,
+        task_id=decided.task_id,
+        state=state,
+    )
+
+
+def repeated(rows: Iterable[Recorded]) -> Answer | None:
+    """The answer to a delivery that was decided before, None for a new one.
+
+    Its first result, with 200; a first 400 or 409 stays that; a deferred one tells its present outcome.
+    """
+    delivery = deliveries.fold(row.event for row in rows)
+    if delivery.refused is not None:
+        return Answer(
+            http_status=delivery.refused.http_status,
+            delivery_id=delivery.refused.delivery_id,
+            status="rejected",
+            reason=delivery.refused.error_code,
+        )
+    if delivery.decided is None or delivery.received is None:
+        return None
+    first = answer(delivery.received.delivery_id, delivery.decided)
+    return dataclasses.replace(first, http_status=200) if first.http_status == 202 else first
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class State:
+    """Folds of everything that may decide about one delivery.
+
+    ``versions``: every stream that was read, at its version. ``repo_key`` is the repository's key, ``claimed``
+    whether it had it before. ``present``: the text that a consumed mention's task has now.
+    """
+
+    versions: Mapping[str, int]
+    repo_key: str | None = None
+    claimed: bool = False
+    repository: repositories.Repository = dataclasses.field(default_factory=repositories.Repository)
+    consumed: MentionConsumed | None = None
+    task: tasks.Task = dataclasses.field(default_factory=tasks.Task)
+    session: sessions.Session = dataclasses.field(default_factory=sessions.Session)
+    denied_at: str | None = None
+    present: str | None = None
+
+
+def mention(delivery: Delivery) -> str | None:
+    """Stream of the mention key of a delivery's text, None where the payload has no id for it."""
+    part, repository = delivery.part, delivery.repository
+    if part is None or part.id is None or repository is None or not part.created_at_utc:
+        return None
+    return ids.mention_stream(repository.id, part.kind, part.id, part.created_at_utc)
+
+
+def denial(repository_id: int, author_id: int) -> str:
+    """Stream of the short receipts that a denied author got in a repository."""
+    return f"denial:{repository_id}:{author_id}"
+
+
+def streams(delivery: Delivery, rows: Rows) -> set[str]:
+    """The streams to read for a delivery, given those that were read already; read again until nothing is new."""
+    wanted = {ids.delivery_stream(ids.delivery_key(delivery.delivery_id))}
+    repository = delivery.repository
+    if repository is None:
+        return wanted
+    wanted.add(ids.repository_id_stream(repository.id))
+    wanted.add(ids.repo_stream(ids.repo_key(repository.owner, repository.name)))
+    key = repo_key(delivery, rows)
+    wanted.add(ids.repo_stream(key))
+    if delivery.resource is not None:
+        session = ids.session_key(key, delivery.resource.kind, delivery.resource.number)
+        wanted.add(ids.session_stream(session))
+    if delivery.sender is not None:
+        wanted.add(denial(repository.id, delivery.sender.id))
+    key_of_mention = mention(delivery)
+    if key_of_mention is not None:
+        wanted.add(key_of_mention)
+        consumed = _consumed(rows.get(key_of_mention, ()))
+        if consumed is not None and delivery.shape.endswith(("_edited", "_deleted")):
+            wanted.add(ids.task_stream(consumed.task_id))
+    return wanted
+
+
+def repo_key(delivery: Delivery, rows: Rows) -> str:
+    """The key of a delivery's repository: the one that its id has for ever, else the one that it gets now.
+
+    A newcomer on a name whose key another repository has gets ``…~<id>``. ``Invalid`` for a name Gitea has not.
+    """
+    repository = delivery.repository
+    if repository is None:
+        raise LookupError("a delivery without a repository has no key")
+    for row in rows.get(ids.repository_id_stream(repository.id), ()):
+        if isinstance(row.event, RepositoryKeyClaimed):
+            return row.event.repo_key
+    key = ids.repo_key(repository.owner, repository.name)
+    if rows.get(ids.repo_stream(key)):
+        return ids.repo_key(repository.owner, repository.name, repository_id=repository.id)
+    return key
+
+
+def fold(delivery: Delivery, rows: Rows) -> State:
+    """Fold the streams that ``streams`` named; the caller looks up ``present``."""
+    versions = {stream: len(events) for stream, events in rows.items()}
+    repository = delivery.repository
+    if repository is None:
+        return State(versions=versions)
+    key = repo_key(delivery, rows)
+    consumed = _consumed(rows.get(mention(delivery) or "", ()))
+    task = (
+        tasks.fold(row.event for row in rows.get(ids.task_stream(consumed.task_id), ())) if consumed else None
+    )
+    session: Sequence[Recorded] = ()
+    if delivery.resource is not None:
+        name = ids.session_key(key, delivery.resource.kind, delivery.resource.number)
+        session = rows.get(ids.session_stream(name), ())
+    denials = rows.get(denial(repository.id, delivery.sender.id), ()) if delivery.sender else ()
+    return State(
+        versions=versions,
+        repo_key=key,
+        claimed=bool(rows.get(ids.repository_id_stream(repository.id))),
+        repository=repositories.fold(row.event for row in rows.get(ids.repo_stream(key), ())),
+        consumed=consumed,
+        task=task or tasks.Task(),
+        session=sessions.fold(row.event for row in session),
+        denied_at=next(
+            (row.event.at for row in reversed(denials) if isinstance(row.event, DenialReceiptGranted)), None
+        ),
+    )
+
+
+def _consumed(rows: Sequence[Recorded]) -> MentionConsumed | None:
+    return next((row.event for row in rows if isinstance(row.event, MentionConsumed)), None)
+
+
+def with_present(state: State, text: str | None) -> State:
+    """The state with the present text of the task that a consumed mention has; None: erased."""
+    return dataclasses.replace(state, present=text)
