@@ -10,7 +10,8 @@ from typing import Any
 from adapters.simulated.gitea_events import GiteaEvents
 from adapters.simulated.gitea_git import GitStore
 from adapters.simulated.gitea_hooks import GiteaHooks, stored_events
-from adapters.simulated.gitea_shapes import GiteaShapes, stamp
+from adapters.simulated.gitea_repo_shapes import stamp
+from adapters.simulated.gitea_shapes import GiteaShapes
 from adapters.simulated.gitea_state import (
     Comment,
     GiteaError,

@@ -6,7 +6,8 @@ or reopened, nobody's in reviews, and the doer's when something is merged or del
 
 from adapters.simulated.gitea_git import EMPTY, Commit, GitStore
 from adapters.simulated.gitea_hooks import GiteaHooks
-from adapters.simulated.gitea_shapes import GiteaShapes, JsonObject
+from adapters.simulated.gitea_repo_shapes import JsonObject
+from adapters.simulated.gitea_shapes import GiteaShapes
 from adapters.simulated.gitea_state import Comment, GiteaState, Hook, Issue, Repo, Review, User
 
 _REVIEW_TYPES = {

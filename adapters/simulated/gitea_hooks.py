@@ -6,7 +6,6 @@ Source of headers, signatures, formatting and limits: deliveries recorded from G
 import asyncio
 import hashlib
 import hmac
-import json
 import uuid
 from collections import deque
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from urllib.parse import quote_plus
 import httpx
 import structlog
 
+from adapters.simulated.gitea_json import go_json
 from adapters.simulated.gitea_state import GiteaState, Hook, Repo
 
 log = structlog.get_logger(__name__)
@@ -79,22 +79,6 @@ def stored_events(names: list[str]) -> frozenset[str]:
     for name in names:
         found.update(_FAMILIES.get(name, (name,) if name in _SINGLE else ()))
     return frozenset(found)
-
-
-def go_json(value: Any, *, indent: bool) -> str:  # noqa: ANN401 - any JSON value
-    """JSON as Go writes it: ``< > &`` and the Unicode line separators are escaped."""
-    text = json.dumps(
-        value, ensure_ascii=False, indent=2 if indent else None, separators=None if indent else (",", ":")
-    )
-    for sign, escape in (
-        ("<", "\\u003c"),
-        (">", "\\u003e"),
-        ("&", "\\u0026"),
-        ("\u2028", "\\u2028"),
-        ("\u2029", "\\u2029"),
-    ):
-        text = text.replace(sign, escape)
-    return text
 
 
 @dataclass(kw_only=True, slots=True)

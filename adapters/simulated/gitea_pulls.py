@@ -6,7 +6,7 @@ from typing import Any
 
 from adapters.simulated.gitea_acts import GiteaActs
 from adapters.simulated.gitea_git import EMPTY
-from adapters.simulated.gitea_shapes import stamp
+from adapters.simulated.gitea_repo_shapes import stamp
 from adapters.simulated.gitea_state import GiteaError, Issue, Pull, Repo, Review, User, forbidden, not_found
 
 

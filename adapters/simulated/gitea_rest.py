@@ -15,7 +15,7 @@ import structlog
 from starlette.requests import Request
 from starlette.responses import Response
 
-from adapters.simulated.gitea_hooks import go_json
+from adapters.simulated.gitea_json import go_json
 from adapters.simulated.gitea_pulls import GiteaPulls
 from adapters.simulated.gitea_shapes import GiteaShapes
 from adapters.simulated.gitea_state import GiteaError, Issue, Repo, Token, User, not_found

@@ -4,8 +4,8 @@ import base64
 from typing import Any
 
 from adapters.simulated.gitea_git import ChangedFile
+from adapters.simulated.gitea_repo_shapes import JsonObject, stamp
 from adapters.simulated.gitea_rest import Answer, Call, route
-from adapters.simulated.gitea_shapes import JsonObject, stamp
 from adapters.simulated.gitea_state import GiteaError, Issue, Review, forbidden, not_found
 
 _REPO = "/repos/{owner}/{repo}"
