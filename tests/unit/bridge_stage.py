@@ -1,4 +1,3 @@
-
 """The bridge's surroundings for tests: a gitea-mcp in each recorded dialect, a ledger and comments, in memory."""
 
 import dataclasses
