@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from adapters.gitea.comments import RepositoryComments
 from adapters.gitea.rest import HOOK_EVENTS, GiteaRest
 from domain.faults import Fault, NotFound, Unavailable
 from domain.gitea import GiteaFault
@@ -574,3 +575,27 @@ async def test_background() -> None:
         assert issue.comments[0].author == "bob"
         assert issue.changed_files == ()
         assert (await rest.background("acme", "shop", "pull_request", 1)).changed_files == ("price.txt",)
+
+
+async def test_comments_of_one_repository() -> None:
+    """Bound comments write under the repository's present name, and tell a missing comment as NotFound."""
+    rows = _rows("1.27.0")
+
+    def answer(asked: Asked) -> Reply:
+        if asked.path == "/api/v1/repositories/1":
+            return _reply(rows["the repository by its id"])
+        if asked.path.endswith("/issues/comments/2"):
+            return _reply(rows["a deleted comment"])
+        if asked.path.count("/") == 5:
+            return _reply(rows["the repository as the bot (its `permissions`)"])
+        return _reply(rows["comment with a mention"])
+
+    async with answering(answer) as (rest, server):
+        bound = RepositoryComments(rest, repository_id=1, owner="acme", name="shop")
+        assert await bound.create(1, "x") == 1
+        await bound.edit(1, "y")
+        assert {asked.path.split("/")[5] for asked in server.seen if asked.method != "GET"} == {"store"}
+        assert await bound.author_of(1) == 3
+        assert (await bound.body_of(1)).startswith("@codex-bot")
+        with pytest.raises(NotFound):
+            await bound.author_of(2)
