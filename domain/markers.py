@@ -17,6 +17,9 @@ from domain.mentions import quoted_lines
 
 MarkerKind = Literal["question"]
 
+REACH = 128 * 1024
+"""How many characters of a comment's end are searched: twice what one of our comments holds."""
+
 _VALUE = r"[A-Za-z0-9._:~/+-]{1,200}"
 _MARKER = re.compile(rf"<!--[ \t]*ccweb((?:[ \t]+[A-Za-z]{{1,20}}={_VALUE}){{1,8}})[ \t]*-->")
 _ATTRIBUTE = re.compile(rf"([A-Za-z]{{1,20}})=({_VALUE})")
@@ -67,21 +70,36 @@ def format_marker(
 
 
 def parse_markers(body: str, *, outside_quotes: bool = True) -> tuple[Marker, ...]:
-    """All well-formed markers in ``body``, in order; those in block quotes only with ``outside_quotes`` false."""
+    """All well-formed markers in ``body``, in order; those in block quotes only with ``outside_quotes`` false.
+
+    Of a text longer than ``REACH`` the end is read, from a blank line on: that is where ours stands.
+    """
     if "ccweb" not in body:
         return ()
+    body = _end(body)
     found = list(_MARKER.finditer(body))
     if not found:
         return ()
     quoted = quoted_lines(body) if outside_quotes else frozenset()
     markers = []
+    line = at = 0
     for match in found:
-        if quoted and body.count("\n", 0, match.start()) in quoted:
+        line += body.count("\n", at, match.start())
+        at = match.start()
+        if line in quoted:
             continue
         marker = _read(dict(_ATTRIBUTE.findall(match[1])))
         if marker is not None:
             markers.append(marker)
     return tuple(markers)
+
+
+def _end(body: str) -> str:
+    if len(body) <= REACH:
+        return body
+    end = body[-REACH:].replace("\r\n", "\n")
+    blank = end.find("\n\n")
+    return end if blank < 0 else end[blank:]
 
 
 def our_marker(body: str) -> Marker | None:

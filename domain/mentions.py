@@ -52,7 +52,7 @@ _BEFORE = frozenset("_-+%@/\\#&=~$")
 _AFTER = frozenset("_-@/")
 _BROKEN_NAME = re.compile(r"@[^\s@]{0,100}\Z")
 _UNSPACED = ("THAI", "LAO", "KHMER", "MYANMAR")
-_URL = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~:/?#[]@!$&'()*+,;=%|")
+_URL_BACKWARDS = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%|-]*")
 _URL_REACH = 2048
 _LEAD_END = re.compile(r"[^\S\n]*(?:[,:;，：；、。.!！?？—–…]+|-(?=\s))?(?:[^\S\n]*\n)*")
 _BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)+")
@@ -264,10 +264,8 @@ def _free_before(text: str, at: int) -> bool:
     char = text[index]
     if char in _BEFORE or _letter(char):
         return False
-    begin = index
-    while begin >= 0 and index - begin < _URL_REACH and text[begin] in _URL:
-        begin -= 1
-    run = text[begin + 1 : index + 1].lower()
+    behind = _URL_BACKWARDS.match(text[max(0, index + 1 - _URL_REACH) : index + 1][::-1])
+    run = behind[0][::-1].lower() if behind else ""
     return "://" not in run and not run.startswith(("www.", "mailto:"))
 
 

@@ -135,3 +135,11 @@ def test_marker_of_an_empty_reply() -> None:
     """An empty reply is its marker alone."""
     assert with_marker(" \n", MARKER) == MARKER
     assert with_marker("Done.\n", MARKER) == f"Done.\n\n{MARKER}"
+
+
+def test_huge_comments() -> None:
+    """A marker behind megabytes is found, and one in a quote there is not."""
+    huge = "> <!-- ccweb taskId=a turnId=b -->\n" * 40_000
+    assert our_marker(f"{huge}\n{MARKER}") == Marker(task_id="gitea-task-1", turn_id="turn-1")
+    assert our_marker(f"{huge}\n> {MARKER}") is None
+    assert our_marker("x" * 3_000_000 + f"\n\n{MARKER}") is not None
