@@ -8,6 +8,7 @@ from typing import Literal
 from domain.effects import EffectConcluded, EffectIntended
 from domain.events import Event
 from domain.log import Fence
+from domain.runs import RunPlan
 from domain.tasks import Task
 from services.ledger import Beside, Ledger
 from services.ports import Run
@@ -22,6 +23,7 @@ class Carried:
 
     ledger: Ledger
     fence: Fence
+    plan: RunPlan
     run: Run
     task: Task
     ended: asyncio.Future[None]

@@ -14,14 +14,14 @@ from uuid import UUID, uuid4
 import structlog
 
 from domain import ids, policy
-from domain.deliveries import DeliveryRefused, DeliveryRepeated, SignaturesRefused
+from domain.deliveries import DeliveryReceived, DeliveryRefused, DeliveryRepeated, SignaturesRefused
 from domain.events import Event
 from domain.faults import Invalid, Unavailable, VersionConflict
 from domain.log import AppendRequest, Draft, Metadata, Premise, Recorded
 from domain.policy import Rules
 from domain.processes import intake, intake_state
 from domain.processes.intake_effects import Decision
-from domain.processes.intake_facts import Route, Taken, take
+from domain.processes.intake_facts import Route, Taken, stamped, take
 from domain.processes.intake_state import Answer, State
 from domain.webhooks import Delivery
 from services.ports import EventLog
@@ -104,42 +104,42 @@ class Intake:
         raise _busy()
 
     async def _received(self, delivery: Delivery, route: Route) -> Answer:
-        key = ids.delivery_key(delivery.delivery_id)
         salts = (self._new_salt(), self._new_salt(), self._new_salt())
         rules = self._rules()
+        unstamped = take(delivery, rules, route, salts=salts[:2])
+        key = unstamped.fact.delivery_key
         for _ in range(self._tries):
-            rows, at = await asyncio.gather(self._read(delivery), self._log.now())
+            rows, at = await asyncio.gather(self._read(unstamped.fact), self._log.now())
             first = intake_state.repeated(rows[ids.delivery_stream(key)])
             if first is not None:
                 return await self._again(first, key)
-            state = await self._with_text(intake_state.fold(delivery, rows))
-            taken = take(delivery, rules, route, at=at, salts=salts[:2])
+            state = await self._with_text(intake_state.fold(unstamped.fact, rows))
+            taken = stamped(unstamped, at)
             decision = intake.decide(taken, state, rules, salt=salts[2])
             try:
-                await self._log.append(self._request(decision, taken))
+                await self._log.append(self._request(decision, taken, rules))
             except VersionConflict:
                 continue
             self._tell(decision, taken, delivery, rules)
             return decision.answer
         raise _busy()
 
-    async def _read(self, delivery: Delivery) -> dict[str, list[Recorded]]:
+    async def _read(self, fact: DeliveryReceived) -> dict[str, list[Recorded]]:
         """Every stream that decides. What is read first names what else to read: at most three rounds."""
         rows: dict[str, list[Recorded]] = {}
-        while wanted := intake_state.streams(delivery, rows) - rows.keys():
+        while wanted := intake_state.streams(fact, rows) - rows.keys():
             read = await self._log.read_streams(wanted)
             rows |= {stream: list(read[stream]) for stream in wanted}
         return rows
 
     async def _with_text(self, state: State) -> State:
-        """The state with the present text of a queued task, which an edit must have started from."""
-        reference = (state.task.instruction or {}).get("text")
-        if state.task.state != "queued" or not reference:
+        content_id = intake_state.present_id(state)
+        if content_id is None:
             return state
-        texts = await self._log.contents([reference["content"]])
-        return intake_state.with_present(state, texts.get(reference["content"]))
+        texts = await self._log.contents([content_id])
+        return intake_state.with_present(state, texts.get(content_id))
 
-    def _request(self, decision: Decision, taken: Taken) -> AppendRequest:
+    def _request(self, decision: Decision, taken: Taken, rules: Rules) -> AppendRequest:
         fact = taken.fact
         return AppendRequest(
             request_id=self._new_id(),
@@ -149,7 +149,7 @@ class Intake:
                 actor=f"gitea:user:{fact.sender_id}",
                 correlation_id=decision.task_id or fact.delivery_key,
                 runner_id=self._runner_id,
-                rules_version=self._rules().rules_version,
+                rules_version=rules.rules_version,
             ),
             queue=decision.queue,
             contents=decision.contents,

@@ -117,6 +117,24 @@ class Ledger:
             return followed.task
         raise AssertionError("unreachable")
 
+    async def note(self, stream: str, event: Event, *, correlation: str) -> None:
+        """Append one event to another stream than a task's; a lost race reads again."""
+        for _ in range(_TRIES):
+            rows = await self._log.read_stream(stream)
+            try:
+                await self._log.append(
+                    AppendRequest(
+                        request_id=self._new_id(),
+                        premises=(Premise(stream, len(rows)),),
+                        drafts=(Draft(stream=stream, event=event),),
+                        metadata=Metadata(correlation_id=correlation, runner_id=self._runner_id),
+                    )
+                )
+            except VersionConflict:
+                continue
+            return
+        raise VersionConflict("the stream is written by too many at once")
+
 
 def stamp(moment: datetime) -> str:
     """A moment as ISO 8601 in UTC with ``Z`` and milliseconds."""

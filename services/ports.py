@@ -151,8 +151,16 @@ class GiteaSide(Protocol):
         """All plain comments of an issue or pull request, ascending."""
         ...
 
-    async def create_comment(self, owner: str, name: str, number: int, body: str) -> Comment:
+    async def create_comment(
+        self, owner: str, name: str, number: int, body: str, *, repository_id: int | None = None
+    ) -> Comment:
         """Post a comment; a ``Fault`` carries ``params["outcome"]``: ``not_sent``, ``unknown`` or ``refused``."""
+        ...
+
+    async def edit_comment(
+        self, owner: str, name: str, comment_id: int, body: str, *, repository_id: int | None = None
+    ) -> Comment:
+        """Change a comment's text; the same text again is harmless."""
         ...
 
     async def background(self, owner: str, name: str, kind: str, number: int) -> Background:

@@ -6,29 +6,26 @@ Each receipt carries a marker with ``status=``: an answer that was lost is found
 
 import asyncio
 import dataclasses
-from collections.abc import Sequence
-from typing import Literal, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Literal
 
 import structlog
 
 from domain import comments as texts
-from domain import ids, markers, repositories
+from domain import deliveries, ids, markers, repositories, tasks
 from domain.effects import EffectConcluded, EffectIntended
 from domain.faults import Fault, Unavailable
+from domain.policy import Rules
+from domain.processes.intake_effects import refusal_text
 from domain.runs import Comment
-from domain.tasks import Task
 from services.ledger import Ledger
 from services.ports import EventLog, GiteaSide
 
 log = structlog.get_logger(__name__)
 
 
-class OpenIntents(Protocol):
-    """Where open intents are found again after a restart (the ``intents`` view)."""
-
-    async def open_receipts(self) -> Sequence[tuple[str, str]]:
-        """``(task id, intent id)`` of receipts without a result, oldest first, and the position they are true for."""
-        ...
+OpenReceipts = Callable[[], Awaitable[Sequence[tuple[str, str]]]]
+"""``(stream, intent id)`` of receipts without a result, oldest first: how they are found again after a restart."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,8 +42,23 @@ NO_TURN = "none"
 """The ``turnId`` of a receipt's marker: a receipt belongs to no turn."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Letter:
+    """One receipt: where it goes and what it says. ``status`` marks it; ``on_task``: on whose stream it stands."""
+
+    intent: EffectIntended
+    stream: str
+    owner: str
+    name: str
+    number: int
+    repository_id: int | None
+    status: str
+    text: str
+    on_task: bool
+
+
 class Receipts:
-    """Posts receipts in order of their intents."""
+    """Posts receipts in order of their intents, which stand on a task's stream or, for a refusal, a delivery's."""
 
     def __init__(
         self,
@@ -54,13 +66,15 @@ class Receipts:
         event_log: EventLog,
         ledger: Ledger,
         gitea: GiteaSide,
-        open_intents: OpenIntents,
+        open_receipts: OpenReceipts,
+        rules: Callable[[], Rules],
         settings: ReceiptSettings,
     ) -> None:
         self._log = event_log
         self._ledger = ledger
         self._gitea = gitea
-        self._open = open_intents
+        self._open = open_receipts
+        self._rules = rules
         self._settings = settings
 
     async def run(self) -> None:
@@ -69,90 +83,128 @@ class Receipts:
         while True:
             try:
                 if after is None:
-                    after = await self._log.head()
-                    for task_id, intent_id in await self._open.open_receipts():
-                        await self.post(task_id, intent_id, left_open=True)
+                    head = await self._log.head()
+                    for stream, intent_id in await self._open():
+                        await self.post(stream, intent_id, left_open=True)
+                    after = head
                 async for batch in self._log.tail(after=after):
                     for row in batch:
                         if row.type == EffectIntended.__name__:
                             event = row.event
                             if isinstance(event, EffectIntended) and event.executor == "receipts":
-                                await self.post(event.task_id, event.intent_id)
+                                await self.post(row.stream, event.intent_id)
                         after = row.position
             except Unavailable as fault:
                 log.warning("receipts wait for the database", code=fault.code)
                 await asyncio.sleep(1.0)
 
-    async def post(self, task_id: str, intent_id: str, *, left_open: bool = False) -> None:
-        """Post one receipt and record what became of it. Never raises what Gitea answers."""
-        task = await self._ledger.task(task_id)
-        intent = task.intents.get(intent_id)
-        if intent is None or intent_id in task.results:
+    async def post(self, stream: str, intent_id: str, *, left_open: bool = False) -> None:
+        """Post one receipt and record what became of it. What Gitea answers never raises."""
+        letter = await self._letter(stream, intent_id)
+        if letter is None:
             return
         try:
-            result = await self._posted(task, intent, left_open=left_open)
+            result = await self._posted(letter, left_open=left_open)
         except Fault as fault:
             result = _Result(status="failed", code=fault.code, http_status=_status(fault))
-        await self._ledger.record(
-            task_id,
-            [
-                EffectConcluded(
-                    intent_id=intent_id,
-                    operation=intent.operation,
-                    task_id=task_id,
-                    status=result.status,
-                    at=await self._ledger.at(),
-                    outside_id=str(result.comment_id) if result.comment_id else None,
-                    http_status=result.http_status,
-                    error_code=result.code,
-                    reconciled=result.reconciled,
-                )
-            ],
-            only_if=lambda found: intent_id not in found.results,
+        concluded = EffectConcluded(
+            intent_id=intent_id,
+            operation=letter.intent.operation,
+            task_id=letter.intent.task_id,
+            status=result.status,
+            at=await self._ledger.at(),
+            outside_id=str(result.comment_id) if result.comment_id else None,
+            http_status=result.http_status,
+            error_code=result.code,
+            reconciled=result.reconciled,
+        )
+        if letter.on_task:
+            await self._ledger.record(
+                letter.intent.task_id, [concluded], only_if=lambda found: intent_id not in found.results
+            )
+        else:
+            await self._ledger.note(stream, concluded, correlation=letter.intent.task_id)
+
+    async def _letter(self, stream: str, intent_id: str) -> _Letter | None:
+        """The receipt as its stream tells it; None if it has its result already."""
+        events = [row.event for row in await self._log.read_stream(stream)]
+        if any(isinstance(event, EffectConcluded) and event.intent_id == intent_id for event in events):
+            return None
+        intent = next(
+            (event for event in events if isinstance(event, EffectIntended) and event.intent_id == intent_id),
+            None,
+        )
+        if intent is None:
+            return None
+        status = intent.key.rsplit(":", 1)[-1]
+        task = tasks.fold(events)
+        if task.received is not None:
+            rows = await self._log.read_stream(ids.repo_stream(task.received.repo_key))
+            repository = repositories.fold(row.event for row in rows)
+            return _Letter(
+                intent=intent,
+                stream=stream,
+                owner=repository.owner,
+                name=repository.name,
+                number=int(task.received.resource["number"]),
+                repository_id=repository.registered.repository_id if repository.registered else None,
+                status=status,
+                text=self._text(status, task.error_code),
+                on_task=True,
+            )
+        received = deliveries.fold(events).received
+        if received is None or received.resource is None:
+            return None
+        return _Letter(
+            intent=intent,
+            stream=stream,
+            owner=received.repository["owner"],
+            name=received.repository["name"],
+            number=int(received.resource["number"]),
+            repository_id=received.repository["id"],
+            status=status,
+            text=refusal_text(status, rules=self._rules()),
+            on_task=False,
         )
 
-    async def _posted(self, task: Task, intent: EffectIntended, *, left_open: bool) -> "_Result":
-        received = task.received
-        if received is None:
-            raise LookupError("no such task")
-        rows = await self._log.read_stream(ids.repo_stream(received.repo_key))
-        repository = repositories.fold(row.event for row in rows)
-        number = int(received.resource["number"])
-        status = intent.key.rsplit(":", 1)[-1]
+    async def _posted(self, letter: _Letter, *, left_open: bool) -> "_Result":
         if left_open:
-            found = await self._found(repository.owner, repository.name, number, task.task_id, status)
+            found = await self._found(letter)
             if found is not None:
                 return _Result(status="succeeded", comment_id=found.id, reconciled=True)
         body = markers.with_marker(
-            self._text(status, task.error_code),
-            markers.format_marker(task_id=task.task_id, turn_id=NO_TURN, status=status),
+            letter.text,
+            markers.format_marker(task_id=letter.intent.task_id, turn_id=NO_TURN, status=letter.status),
         )
         try:
-            posted = await self._gitea.create_comment(repository.owner, repository.name, number, body)
+            posted = await self._gitea.create_comment(
+                letter.owner, letter.name, letter.number, body, repository_id=letter.repository_id
+            )
         except Fault as fault:
             if fault.params.get("outcome") != "unknown":
                 raise
-            found = await self._found(repository.owner, repository.name, number, task.task_id, status)
+            found = await self._found(letter)
             if found is not None:
                 return _Result(status="succeeded", comment_id=found.id, reconciled=True)
             return _Result(status="unknown", code=fault.code, http_status=_status(fault))
         return _Result(status="succeeded", comment_id=posted.id, http_status=201)
 
-    async def _found(self, owner: str, name: str, number: int, task_id: str, status: str) -> Comment | None:
+    async def _found(self, letter: _Letter) -> Comment | None:
         """The receipt that is there already; absence counts after the grace."""
         before = 0.0
         for wait in self._settings.grace:
             await asyncio.sleep(wait - before)
             before = wait
             try:
-                listed = await self._gitea.comments(owner, name, number)
+                listed = await self._gitea.comments(letter.owner, letter.name, letter.number)
             except Fault:
                 continue
             for comment in listed:
-                marker = (
-                    markers.our_marker(comment.body) if comment.author_id == self._settings.bot_id else None
-                )
-                if marker is not None and marker.task_id == task_id and marker.status == status:
+                ours = comment.author_id == self._settings.bot_id
+                marker = markers.our_marker(comment.body) if ours else None
+                if marker is None or marker.task_id != letter.intent.task_id:
+                    continue
+                if marker.status == letter.status:
                     return comment
         return None
 

@@ -73,6 +73,10 @@ class Runner:
         """How many tasks are being carried."""
         return len(self._carried)
 
+    def carried_tasks(self) -> frozenset[str]:
+        """Ids of the tasks being carried."""
+        return frozenset(carried.plan.task_id for carried in self._carried)
+
     async def drain(self) -> None:
         """Interrupt what still runs and hand it back; returns when nothing is carried."""
         self._draining = True
@@ -85,10 +89,12 @@ class Runner:
         """Carry one task, whose lease ``fence`` proves, until it holds no lease any more."""
         bound = log.bind(task_id=task_id)
         task = await self._ledger.task(task_id)
-        run = self._make_run(await self._plan(task))
+        plan = await self._plan(task)
+        run = self._make_run(plan)
         carried = Carried(
             ledger=self._ledger,
             fence=fence,
+            plan=plan,
             run=run,
             task=task,
             ended=asyncio.get_running_loop().create_future(),
@@ -126,6 +132,7 @@ class Runner:
             repo_key=received.repo_key,
             owner=repository.owner,
             name=repository.name,
+            repository_id=repository.registered.repository_id if repository.registered else None,
             kind=kind,
             number=number,
             default_branch=repository.default_branch,
@@ -399,7 +406,7 @@ class Runner:
         received = task.received
         if received is None:
             raise NotFound("there is no such task", code="task_not_found")
-        plan = await self._plan(task)
+        plan = carried.plan
         reference = task.instruction or received.instruction
         login = contents.login_id(received.author_id)
         texts = await self._log.contents([reference["content"], login])

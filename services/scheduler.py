@@ -163,13 +163,13 @@ class Scheduler:
         session = sessions.fold(event.event for event in seen[ids.session_stream(row.session)])
         repository = repositories.fold(event.event for event in seen[ids.repo_stream(row.repo)])
         workspace = repositories.fold_workspace(event.event for event in seen[f"workspace:{row.repo}"])
-        why = self._why_not(task, session, repository)
+        lease = leases.fold(event.event for event in seen[lease_stream])
+        why = self._why_not(task, session, repository, lease)
         if why is not None:
             self._waiting[row.task] = why
             return None
         if task.state == "queued" and not await self._still_asked(task, repository):
             return None
-        lease = leases.fold(event.event for event in seen[lease_stream])
         token = secrets.token_bytes(32)
         epoch = lease.epoch + 1
         lease_id = str(self._new_id())
@@ -212,10 +212,16 @@ class Scheduler:
         return Fence(scope=scope, epoch=epoch, token=token)
 
     def _why_not(
-        self, task: Task, session: sessions.Session, repository: repositories.Repository
-    ) -> Literal["not_waiting", "repository_disabled", "repository_blocked", "thread_elsewhere"] | None:
+        self,
+        task: Task,
+        session: sessions.Session,
+        repository: repositories.Repository,
+        lease: leases.Lease,
+    ) -> str | None:
         if task.state not in WAITING:
             return "not_waiting"
+        if lease.task_id is not None:
+            return "lease_abandoned"  # recovery takes up that run first, and kills its box
         if repository.status == "disabled":
             return "repository_disabled"
         if repository.status == "blocked" and repository.blocked_by != task.task_id:

@@ -20,12 +20,12 @@ import structlog
 
 from adapters.codex.answers import AnswerPolicy, DeclineAll, question
 from adapters.codex.errors import (
-    NO_ACTIVE_TURN,
     refuses_collaboration,
     thread_fault,
     turn_start_fault,
     without_links,
 )
+from adapters.codex.interrupts import INTERRUPT_TIMEOUT, clean_terminals, end_turn
 from adapters.codex.protocol import (
     Answered,
     AnsweredSink,
@@ -34,6 +34,7 @@ from adapters.codex.protocol import (
     EventSink,
     Outcome,
     ServerInfo,
+    StartedSink,
     ThreadInfo,
     ThreadSettings,
     TurnResult,
@@ -55,8 +56,6 @@ from domain.faults import Conflict, Fault, Unavailable
 OLDEST_VERSION = (0, 130, 0)
 REQUEST_TIMEOUT = 30.0  # seconds; measured answers come within one
 PROBE_TIMEOUT = 5.0  # seconds
-INTERRUPT_TIMEOUT = 30.0  # seconds from asking to ``turn/completed``
-INTERRUPT_PAUSE = 0.1  # seconds before an interrupt that came too early is tried again
 STALL_AFTER = 15 * 60.0  # seconds without a sign of life
 TURN_DEADLINE = 2 * 60 * 60.0  # seconds for a whole turn
 log = structlog.get_logger(__name__)
@@ -167,6 +166,7 @@ class CodexClient:
         *,
         client_message_id: str,
         on_event: EventSink,
+        on_started: StartedSink | None = None,
         on_delta: DeltaSink | None = None,
         collaboration: Mapping[str, object] | None = None,
         stall_after: float = STALL_AFTER,
@@ -175,10 +175,13 @@ class CodexClient:
     ) -> TurnResult:
         """Run one turn to its end; ``on_event`` is awaited for each stored event, in order.
 
+        ``on_started`` is awaited with Codex's turn id as soon as the turn is accepted, before any event.
+
         ``collaboration`` is ``{"mode", "settings": {"model", …}}``; if Codex refuses it, a plain turn is started at
         once and the result says ``downgraded``. ``stall_after`` and ``deadline`` are seconds; each interrupts.
         Raises ``turn_active``, ``turn_start_failed``, ``codex_overloaded``, ``agent_exited``, ``abort_timeout``;
-        what ``on_event`` raises is raised again after the turn was interrupted.
+        what ``on_event`` raises is raised again after the turn was interrupted. Cancelling the caller leaves
+        the turn running: whoever cancels ends the process.
         """
         if thread_id in self._active:
             raise Conflict("a turn of this thread is running", code="turn_active")
@@ -194,17 +197,19 @@ class CodexClient:
                 "clientUserMessageId": client_message_id,
             }
             refused = await self._start(active, params, collaboration)
+            if on_started is not None:
+                await on_started(active.turn_id or "")
             outcome = await self._follow(active, ledger, sinks, limits)
         except Exception:
             if not active.done.is_set() and not self._peer.closed and active.turn_id is not None:
                 with suppress(Fault):
-                    await self._interrupt(active, interrupt_timeout)
+                    await end_turn(self._peer, active, interrupt_timeout)
             raise
         finally:
             del self._active[thread_id]
             active.release()
         if ledger.status == "interrupted":
-            await self._clean_terminals(thread_id)
+            await clean_terminals(self._peer, thread_id)
         cut = outcome in {"stalled", "deadline_exceeded"}
         return TurnResult(
             outcome=outcome,
@@ -226,7 +231,7 @@ class CodexClient:
         active = self._active.get(thread_id)
         if active is None:
             return False
-        await self._interrupt(active, timeout)
+        await end_turn(self._peer, active, timeout)
         return True
 
     async def close(self) -> None:
@@ -321,10 +326,10 @@ class CodexClient:
             stalls_at = active.last_progress + limits.stall_after
             if cut is None and clock() >= ends_at:
                 cut = "deadline_exceeded"
-                await self._interrupt(active, limits.interrupt_timeout)
+                await end_turn(self._peer, active, limits.interrupt_timeout)
             elif cut is None and active.queue.empty() and clock() >= stalls_at:
                 cut = "stalled"
-                await self._interrupt(active, limits.interrupt_timeout)
+                await end_turn(self._peer, active, limits.interrupt_timeout)
             wait = limits.interrupt_timeout if cut else max(0.0, min(ends_at, stalls_at) - clock())
             try:
                 async with asyncio.timeout(wait):
@@ -359,37 +364,6 @@ class CodexClient:
         if (event := ledger.take(method, params)) is not None:
             await sinks.on_event(event)
 
-    async def _interrupt(self, active: ActiveTurn, patience: float) -> None:
-        try:
-            async with asyncio.timeout(patience):
-                await active.started.wait()
-                while not active.done.is_set():
-                    try:
-                        await self._peer.request(
-                            "turn/interrupt",
-                            {"threadId": active.thread_id, "turnId": active.turn_id},
-                            timeout=patience,
-                        )
-                    except RemoteError as error:
-                        # Too early or too late: either way only ``turn/completed`` ends it.
-                        if NO_ACTIVE_TURN not in error.text:
-                            log.warning("an interrupt was refused", reason=without_links(error.text))
-                        with suppress(TimeoutError):
-                            async with asyncio.timeout(INTERRUPT_PAUSE):
-                                await active.done.wait()
-                        continue
-                    await active.done.wait()
-        except (TimeoutError, RequestTimeout):
-            raise Fault(
-                f"the turn did not end within {patience:g} s of being interrupted", code="abort_timeout"
-            ) from None
-
-    async def _clean_terminals(self, thread_id: str) -> None:
-        with suppress(Fault):
-            await self._peer.request(
-                "thread/backgroundTerminals/clean", {"threadId": thread_id}, timeout=PROBE_TIMEOUT
-            )
-
     def _stop_foreign(self, thread_id: str, turn_id: str) -> None:
         if turn_id in self._foreign:
             return
@@ -400,7 +374,7 @@ class CodexClient:
 
         async def stop() -> None:
             try:
-                await self._interrupt(foreign, INTERRUPT_TIMEOUT)
+                await end_turn(self._peer, foreign, INTERRUPT_TIMEOUT)
             except Fault as fault:
                 log.warning("an unsolicited turn could not be stopped", code=fault.code)
 
@@ -410,7 +384,7 @@ class CodexClient:
 
     async def _end_foreign(self, thread_id: str, patience: float) -> None:
         for foreign in [turn for turn in self._foreign.values() if turn.thread_id == thread_id]:
-            await self._interrupt(foreign, patience)
+            await end_turn(self._peer, foreign, patience)
 
     def _hear(self, method: str, params: Params) -> None:
         if method == "mcpServer/startupStatus/updated":
@@ -426,8 +400,9 @@ class CodexClient:
             self._totals[thread_id] = as_map(as_map(params.get("tokenUsage")).get("total"))
         active = self._active.get(thread_id or "")
         if active is None:
-            for other in self._active.values():
-                other.alive()  # the work of a sub-agent's thread is work of the turn
+            if thread_id is not None and method != "error":
+                for other in self._active.values():
+                    other.alive()  # the work of a sub-agent's thread is work of the turn
         elif active.owns(turn_id) or method != "turn/started":
             active.hear(method, params)
         asked_for = active is not None and active.owns(turn_id)

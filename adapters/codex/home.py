@@ -19,9 +19,11 @@ class ModelProvider:
     stream_idle_timeout_ms: int = 300_000
 
 
-def config_toml(*, provider: ModelProvider, model: str, effort: str | None = None) -> str:
-    """The whole file. Raises nothing; every value is escaped as a TOML basic string."""
-    lines = [f"model = {quoted(model)}", f"model_provider = {quoted(provider.name)}"]
+def config_toml(*, provider: ModelProvider, model: str | None = None, effort: str | None = None) -> str:
+    """The whole file; without a model Codex takes its own default. Every value is escaped as a TOML basic string."""
+    lines = [f"model_provider = {quoted(provider.name)}"]
+    if model is not None:
+        lines.insert(0, f"model = {quoted(model)}")
     if effort is not None:
         lines.append(f"model_reasoning_effort = {quoted(effort)}")
     lines += [

@@ -1,0 +1,243 @@
+"""The service: every loop of one process, started and stopped in order. It knows ports only.
+
+Order at start: views, receipts, recovery, claims. Order at stop: no more claims; runs go on until the drain deadline,
+then they are interrupted and handed back; then the loops end.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import structlog
+
+from domain.bridge_policy import Scope
+from domain.control import ConfigurationActivated
+from domain.log import AppendRequest, Draft, Metadata, Premise
+from domain.policy import Rules
+from domain.processes import execution
+from domain.runs import RunPlan
+from services.bridge import Bridge
+from services.bridge_comments import RepositoryComments
+from services.bridge_ledger import RunLedger
+from services.bridge_ports import ActiveTurn, BridgeRun, BridgeSettings, ToolBackend
+from services.carried import Carried
+from services.config import Settings
+from services.intake import Intake, Refusals
+from services.ledger import Ledger
+from services.ports import EventLog, GiteaSide, Run
+from services.projector import Projector
+from services.receipts import Receipts, ReceiptSettings
+from services.recovery import Hands, Recovery
+from services.replies import Verifier, VerifierSettings
+from services.runner import Runner, RunnerSettings
+from services.scheduler import Scheduler, SchedulerSettings
+from services.view_store import ViewStore
+
+log = structlog.get_logger(__name__)
+
+_CONFIGURATION = "configuration:default"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outside:
+    """What a service is built upon; ``services.wiring`` fills it with adapters."""
+
+    event_log: EventLog
+    views: ViewStore
+    gitea: GiteaSide
+    make_run: Callable[[RunPlan], Run]
+    hands: Hands
+    holder: Mapping[str, Any]
+    runner_id: str
+    bot_id: int
+    bot_login: str
+
+
+class Service:
+    """All roles of one process."""
+
+    def __init__(self, settings: Settings, outside: Outside, rules: Rules, projector: Projector) -> None:
+        self.settings = settings
+        self.outside = outside
+        self.rules = rules
+        self.projector = projector
+        self.ready = False
+        self._loops: list[asyncio.Task[None]] = []
+        event_log, runner_id = outside.event_log, outside.runner_id
+        self.ledger = Ledger(
+            event_log,
+            rules=execution.Rules(retry_delay_s=settings.retry_delay, locale=settings.locale),
+            runner_id=runner_id,
+            new_id=uuid.uuid4,
+        )
+        self.intake = Intake(event_log, lambda: self.rules, runner_id=runner_id)
+        self.refusals = Refusals(event_log)
+        verifier = Verifier(
+            event_log=event_log,
+            ledger=self.ledger,
+            gitea=outside.gitea,
+            settings=VerifierSettings(
+                bot_id=outside.bot_id,
+                grace=settings.reply_grace,
+                unknown_limit=settings.reply_unknown_limit,
+                pause=settings.poll,
+            ),
+        )
+        self.runner = Runner(
+            event_log=event_log,
+            ledger=self.ledger,
+            gitea=outside.gitea,
+            verifier=verifier,
+            make_run=outside.make_run,
+            make_bridge=self._bridge,
+            settings=RunnerSettings(
+                runner_id=runner_id,
+                lease_ttl=settings.lease_ttl,
+                lease_heartbeat=settings.lease_heartbeat,
+            ),
+        )
+        self.scheduler = Scheduler(
+            event_log=event_log,
+            ledger=self.ledger,
+            gitea=outside.gitea,
+            runner=self.runner,
+            settings=SchedulerSettings(
+                runner_id=runner_id,
+                holder=outside.holder,
+                lease_ttl=settings.lease_ttl,
+                poll=settings.poll,
+            ),
+            new_id=uuid.uuid4,
+        )
+        self.recovery = Recovery(
+            event_log=event_log,
+            ledger=self.ledger,
+            hands=outside.hands,
+            runner_id=runner_id,
+            carried=self.runner.carried_tasks,
+            interval=settings.lease_heartbeat,
+        )
+        self.receipts = Receipts(
+            event_log=event_log,
+            ledger=self.ledger,
+            gitea=outside.gitea,
+            open_receipts=self.open_receipts,
+            rules=lambda: self.rules,
+            settings=ReceiptSettings(
+                bot_id=outside.bot_id,
+                locale=settings.locale,
+                templates=settings.receipt_templates,
+                grace=settings.reply_grace,
+            ),
+        )
+
+    async def start(self) -> None:
+        """Start every loop. Ready when it returns."""
+        await self._activate_configuration()
+        await self.projector.start()
+        for loop in (self.receipts.run, self.recovery.run, self.scheduler.run, self.refusals.run):
+            self._loops.append(asyncio.create_task(self._kept(loop)))
+        self.ready = True
+
+    async def stop(self) -> None:
+        """Stop claiming, let runs end until the drain deadline, interrupt the rest, end the loops."""
+        self.ready = False
+        loops, self._loops = self._loops, []
+        scheduler = loops[2:3]
+        for loop in scheduler:
+            loop.cancel()
+        if self.runner.running:
+            log.info(
+                "waiting for runs to end", runs=self.runner.running, deadline=self.settings.drain_deadline
+            )
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.settings.drain_deadline):
+                    await self.scheduler.finish()
+        await self.runner.drain()
+        await self.scheduler.finish()
+        with contextlib.suppress(Exception):
+            await self.refusals.flush()
+        for loop in loops:
+            loop.cancel()
+        await asyncio.gather(*loops, return_exceptions=True)
+        await self.projector.close()
+
+    async def open_receipts(self) -> Sequence[tuple[str, str]]:
+        """Receipts without a result, oldest first, as the caught-up view knows them."""
+        await self.projector.wait_for(await self.outside.event_log.head(), 60.0)
+        rows = await self.outside.views.select(
+            "intents", where={"state": "open"}, limit=10_000, descending=False
+        )
+        return [
+            (row["document"]["stream"], row["document"]["intentId"])
+            for row in rows
+            if row["document"]["executor"] == "receipts"
+        ]
+
+    async def _kept(self, loop: Callable[[], Awaitable[None]]) -> None:
+        """A loop that never ends by an error: it is logged and started again."""
+        while True:
+            try:
+                await loop()
+            except Exception:
+                log.exception("a loop failed; it is started again", loop=getattr(loop, "__qualname__", "?"))
+                await asyncio.sleep(self.settings.poll)
+
+    async def _activate_configuration(self) -> None:
+        event_log = self.outside.event_log
+        rows = await event_log.read_stream(_CONFIGURATION)
+        active = ConfigurationActivated(
+            hash=self.settings.public_hash(),
+            values=self.settings.public_values(),
+            rules_version=self.rules.rules_version,
+            runner_id=self.outside.runner_id,
+        )
+        last = rows[-1].event if rows else None
+        if isinstance(last, ConfigurationActivated) and last.hash == active.hash:
+            return
+        await event_log.append(
+            AppendRequest(
+                request_id=uuid.uuid4(),
+                premises=(Premise(_CONFIGURATION, len(rows)),),
+                drafts=(Draft(stream=_CONFIGURATION, event=active),),
+                metadata=Metadata(runner_id=self.outside.runner_id),
+            )
+        )
+
+    def _bridge(self, carried: Carried, backend: ToolBackend) -> Bridge:
+        settings, outside, plan = self.settings, self.outside, carried.plan
+
+        def active_turn() -> ActiveTurn | None:
+            if carried.active_turn_id is None:
+                return None
+            return ActiveTurn(
+                turn_id=carried.active_turn_id,
+                codex_turn_id=carried.codex_turn_id,
+                thread_id=carried.task.thread_id,
+            )
+
+        return Bridge(
+            run=BridgeRun(
+                task_id=plan.task_id,
+                scope=Scope(owner=plan.owner, repo=plan.name, policy=settings.bridge_policy),
+                number=plan.number,
+                bot_id=outside.bot_id,
+                bot_login=outside.bot_login,
+                secrets=settings.secrets(),
+            ),
+            backend=backend,
+            ledger=RunLedger(carried),
+            comments=RepositoryComments(
+                outside.gitea,
+                owner=plan.owner,
+                name=plan.name,
+                repository_id=plan.repository_id,
+            ),
+            active_turn=active_turn,
+            settings=BridgeSettings(
+                comment_limit=settings.comment_limit, call_timeout_s=settings.mcp_timeout
+            ),
+        )

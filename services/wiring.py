@@ -1,0 +1,249 @@
+"""The only module that knows adapters: it builds a service, its stand-ins and its probes from the settings."""
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import secrets
+import shlex
+import sys
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from adapters import box_identity
+from adapters.box_identity import Identity
+from adapters.boxes import Boxes
+from adapters.codex.binary import SCRIPTED, find_agent
+from adapters.codex.relay import ModelRelay
+from adapters.git.mirror import Mirror
+from adapters.git.workspace import Workspaces
+from adapters.gitea import webhook
+from adapters.gitea.rest import GiteaRest
+from adapters.postgres import embedded, migrations
+from adapters.postgres.log import PostgresLog
+from adapters.postgres.views import PostgresViews
+from adapters.run import BoxedRun, RunTools
+from adapters.simulated import gitea_mcp
+from domain import prompts
+from domain.faults import Fault, NotFound
+from domain.policy import Listed, Rules
+from domain.runs import RunPlan
+from projections.views import VIEWS
+from services.config import Settings
+from services.projector import Projector
+from services.recovery import Hands
+from services.service import Outside, Service
+
+log = structlog.get_logger(__name__)
+
+SIMULATED = "simulated"
+"""As ``TURNKEEPER_GITEA_MCP_COMMAND``: the stand-in that comes with Turnkeeper."""
+
+DEFAULT_MODEL_URL = "https://api.openai.com/v1"
+
+
+def gitea_mcp_command(settings: Settings) -> tuple[tuple[str, ...], Mapping[str, str]]:
+    """The command of gitea-mcp, and what its environment needs besides Gitea's address and the token."""
+    if settings.gitea_mcp_command.strip() == SIMULATED:
+        root = Path(gitea_mcp.__file__).resolve().parent.parent.parent
+        return (sys.executable, "-m", gitea_mcp.__name__), {"PYTHONPATH": str(root)}
+    return tuple(shlex.split(settings.gitea_mcp_command)), {}
+
+
+@contextlib.asynccontextmanager
+async def database(settings: Settings) -> AsyncIterator[str]:
+    """The database's address: the configured server, or the embedded one, started and migrated."""
+    if settings.database_url is not None:
+        yield settings.database_url.get_secret_value()
+        return
+    server = await embedded.start(settings.state_dir / "postgres", linger_s=settings.embedded_linger)
+    try:
+        await asyncio.to_thread(migrations.migrate, server.url, settings.database_schema)
+        yield server.url
+    finally:
+        server.close()
+
+
+def runner_id(state_dir: Path) -> str:
+    """This host's lasting name as a runner: threads and workspaces stay with it. Made at first use."""
+    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file = state_dir / "runner-id"
+    with contextlib.suppress(FileExistsError):
+        made = state_dir / f".runner-id-{secrets.token_hex(4)}"
+        made.write_text(f"runner-{secrets.token_hex(6)}\n", encoding="utf-8")
+        try:
+            os.link(made, file)
+        finally:
+            made.unlink()
+    return file.read_text(encoding="utf-8").strip()
+
+
+def rules_of(settings: Settings, *, bot_id: int, bot_login: str) -> Rules:
+    """The settings that decide about deliveries."""
+    urls = tuple(dict.fromkeys(url for url in (settings.gitea_url, settings.public_url) if url))
+    return Rules(
+        bot_login=bot_login,
+        bot_id=bot_id,
+        gitea_urls=urls,
+        repositories=settings.repositories,
+        shared_account=settings.shared_account,
+        trigger_policy=settings.trigger_policy,
+        allow=tuple(Listed.parse(entry) for entry in settings.allow),
+        other_bots=tuple(Listed.parse(entry) for entry in settings.other_bots),
+        allowed_bots=tuple(Listed.parse(entry) for entry in settings.allowed_bots),
+        triggers=frozenset((*settings.triggers, "edit")),
+        rate_limit=settings.rate_limit,
+        rate_window_s=settings.rate_limit_window,
+        denial_window_s=settings.denial_receipt_interval,
+        disabled_answer=settings.disabled_answer,
+        locale=settings.locale,
+        receipt_templates=settings.receipt_templates,
+    )
+
+
+async def bot_account(settings: Settings, rest: GiteaRest) -> tuple[int, str]:
+    """The bot's id and login: configured, else asked of Gitea once."""
+    if settings.bot_id is not None and settings.bot_login is not None:
+        return settings.bot_id, settings.bot_login
+    try:
+        me = await rest.me()
+    except Fault as fault:
+        raise Fault(
+            f"who the bot is could not be read from Gitea ({fault.message}): mend that, or set"
+            " TURNKEEPER_BOT_LOGIN and TURNKEEPER_BOT_ID",
+            code=fault.code,
+        ) from None
+    return settings.bot_id or me.id, settings.bot_login or me.login
+
+
+async def checked_boxes(settings: Settings) -> Boxes:
+    """Boxes that were tried; ``isolation_unavailable`` where bubblewrap does not work and was not waived."""
+    boxes = Boxes(settings.isolation)
+    check = await boxes.check()
+    if not check.ok:
+        raise Fault(
+            f"runs can't be isolated: {check.reason} Install bubblewrap, or accept runs without isolation with"
+            " TURNKEEPER_ISOLATION=none.",
+            code="isolation_unavailable",
+        )
+    if settings.isolation == "none":
+        log.warning("runs are not isolated: the agent can read and change what this service can")
+    return boxes
+
+
+@contextlib.asynccontextmanager
+async def outside(settings: Settings) -> AsyncIterator[Outside]:
+    """Everything that a service is built upon, opened in order and closed in reverse."""
+    async with contextlib.AsyncExitStack() as stack:
+        url = await stack.enter_async_context(database(settings))
+        await asyncio.to_thread(migrations.check, url, settings.database_schema)
+        event_log = await PostgresLog.open(url, schema=settings.database_schema)
+        stack.push_async_callback(event_log.close)
+        views = PostgresViews(event_log.session)
+        stack.push_async_callback(views.close)
+        token = settings.gitea_token.get_secret_value() if settings.gitea_token else ""
+        gitea_url = settings.gitea_url or ""
+        rest = await stack.enter_async_context(GiteaRest(gitea_url, token, timeout=settings.gitea_timeout))
+        bot_id, bot_login = await bot_account(settings, rest)
+        boxes = await checked_boxes(settings)
+        relay = await ModelRelay.start(
+            settings.model_base_url or DEFAULT_MODEL_URL,
+            settings.model_api_key.get_secret_value() if settings.model_api_key else None,
+        )
+        stack.push_async_callback(relay.stop)
+        state = settings.state_dir
+        mirror = Mirror(
+            state / "mirrors",
+            gitea_url,
+            token,
+            deadline=settings.git_timeout,
+            reserve=settings.disk_floor_bytes,
+        )
+        workspaces = Workspaces(
+            settings.workspaces,
+            mirror,
+            boxes,
+            deadline=settings.git_timeout,
+            reserve=settings.disk_floor_bytes,
+        )
+        mcp_command, mcp_environment = gitea_mcp_command(settings)
+        tools = RunTools(
+            mirror=mirror,
+            workspaces=workspaces,
+            boxes=boxes,
+            relay=relay,
+            rest=rest,
+            gitea_url=gitea_url,
+            gitea_token=token,
+            gitea_mcp_command=mcp_command,
+            gitea_mcp_environment=mcp_environment,
+            bot_id=bot_id,
+            agent=find_agent(settings.codex_command),
+            model=settings.codex_model,
+            effort=settings.codex_effort,
+            developer_instructions=prompts.developer_instructions(bot_login=bot_login),
+            homes=state / "codex-homes",
+            bridges=state / "bridges",
+            codex_login_dir=settings.codex_login_dir,
+            collaboration_mode=settings.collaboration_mode,
+            mcp_handshake=settings.mcp_handshake,
+            rpc_timeout=settings.rpc_timeout,
+            turn_stall=settings.turn_stall,
+            turn_deadline=settings.turn_deadline,
+            interrupt_confirm=settings.interrupt_confirm,
+            box_grace=min(5.0, settings.box_timeout),
+        )
+        name = runner_id(state)
+        yield Outside(
+            event_log=event_log,
+            views=views,
+            gitea=rest,
+            make_run=lambda plan: _run(plan, tools),
+            hands=_hands(workspaces),
+            holder={"runnerId": name, "hostRef": name, **box_identity.self_identity().as_json()},
+            runner_id=name,
+            bot_id=bot_id,
+            bot_login=bot_login,
+        )
+
+
+def _run(plan: RunPlan, tools: RunTools) -> BoxedRun:
+    return BoxedRun(plan, tools)
+
+
+def _hands(workspaces: Workspaces) -> Hands:
+    here = box_identity.self_identity()
+
+    def identity(holder: Mapping[str, Any]) -> Identity:
+        return Identity.of_json(holder)
+
+    async def kill_box(recorded: Mapping[str, Any]) -> bool:
+        found = identity(recorded)
+        if found.boot_id != here.boot_id or found.pid_namespace != here.pid_namespace:
+            return True  # of another boot or host: nothing of it runs here
+        return await box_identity.kill_recorded(found) or box_identity.provably_dead(found)
+
+    async def record_workspace(repo_key: str, session_key: str, task_id: str) -> Mapping[str, Any] | None:
+        try:
+            return dataclasses.asdict(await workspaces.record(repo_key, session_key, task_id))
+        except NotFound:
+            return None
+
+    return Hands(
+        provably_dead=lambda holder: box_identity.provably_dead(identity(holder)),
+        kill_box=kill_box,
+        record_workspace=record_workspace,
+    )
+
+
+def build(settings: Settings, built_on: Outside) -> Service:
+    """The service over what is open."""
+    projector = Projector(built_on.event_log, built_on.views, VIEWS)
+    rules = rules_of(settings, bot_id=built_on.bot_id, bot_login=built_on.bot_login)
+    return Service(settings, built_on, rules, projector)
+
+
+__all__ = ["SCRIPTED", "SIMULATED", "build", "database", "outside", "webhook"]
