@@ -1,6 +1,7 @@
 """The scripted agent: a stand-in for ``codex app-server`` that needs no model.
 
-One file, standard library only, so that it runs in the same box as the real one:
+One file, standard library only, so that it runs in the same box as the real one (and therefore longer than our
+modules are elsewhere):
 ``python3 -I -S agent.py app-server`` (arguments are ignored). It speaks the app-server's protocol on stdio as
 recorded from codex 0.171, starts the configured MCP server, keeps its threads under ``$CODEX_HOME/sessions`` and
 does what a directive in the user's text says; without one it looks at the workspace and posts one comment.

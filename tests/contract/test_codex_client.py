@@ -52,9 +52,11 @@ class Bench:
 
     @property
     def cwd(self) -> str:
+        """The workspace."""
         return str(self.folder / "workspace")
 
     def settings(self, mode: str = "ok", **more: object) -> ThreadSettings:
+        """Thread settings with the MCP server in a mode."""
         server = McpServer(
             command=sys.executable,
             args=("-I", "-S", str(MCP)),
@@ -65,10 +67,12 @@ class Bench:
         return ThreadSettings(**whole)  # type: ignore[arg-type]
 
     def calls(self) -> list[dict[str, object]]:
+        """What the MCP server was called with."""
         file = self.folder / "calls.jsonl"
         return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
     async def connect(self) -> CodexClient:
+        """Start an agent and shake hands."""
         home = self.folder / "home"
         command = [sys.executable, "-I", "-S", scripted.__file__]
         if self.kind in BINARIES:
@@ -83,7 +87,8 @@ class Bench:
             cwd=self.cwd,
             start_new_session=True,
         )
-        assert process.stdin and process.stdout
+        assert process.stdin is not None
+        assert process.stdout is not None
         client = CodexClient(process.stdout, process.stdin, on_answered=self.answered.append)
         self.processes.append(process)
         self.clients.append(client)
@@ -91,15 +96,18 @@ class Bench:
         return client
 
     async def kill(self) -> None:
+        """End the last agent and its children with SIGKILL."""
         process = self.processes[-1]
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
 
     async def on_event(self, event: TurnEvent) -> None:
+        """Keep an event."""
         self.events.append(event)
 
     async def turn(self, client: CodexClient, thread: str, text: str, **more: object) -> TurnResult:
+        """Run a turn with limits of a test."""
         arguments: dict[str, object] = {"stall_after": 60.0, "deadline": 90.0} | more
         return await client.run_turn(
             thread,
@@ -317,6 +325,52 @@ async def test_a_failing_tool_is_an_event_and_the_turn_goes_on(bench: Bench) -> 
     assert (result.outcome, result.final_message) == ("completed", "went on")
     [done] = [e for e in bench.events if e.item_type == "mcpToolCall" and e.method == "item/completed"]
     assert done.payload["status"] == "failed"
+
+
+async def test_an_mcp_server_that_dies_in_mid_call_fails_the_item(bench: Bench) -> None:
+    """The call of a dying MCP server is a failed item; the turn completes, and the client learns no more of it."""
+    client = await bench.connect()
+    thread = await client.start_thread(bench.settings())
+    call = {"namespace": "mcp__gitea", "name": "die", "arguments": {}, "text": "went on"}
+    result = await bench.turn(client, thread.thread_id, f"[[mock:call {json.dumps(call)}]]")
+    assert (result.outcome, result.final_message) == ("completed", "went on")
+    [done] = [e for e in bench.events if e.item_type == "mcpToolCall" and e.method == "item/completed"]
+    assert done.payload["status"] == "failed"
+    assert "Transport closed" in str(done.payload["error"])
+
+
+async def test_an_approval_that_is_asked_for_is_declined_at_once(bench: Bench) -> None:
+    """Under a policy that asks, the question is answered and recorded as an event, and the turn ends."""
+    client = await bench.connect()
+    thread = await client.start_thread(bench.settings(approval_policy="untrusted"))
+    directive = '[[mock:exec {"cmd": "touch made.txt", "text": "went on"}]]'
+    if bench.kind == "scripted":
+        method = "item/commandExecution/requestApproval"
+        directive = (
+            f'[[mock:ask {{"method": "{method}", "params": {{"command": "touch"}}, "text": "went on"}}]]'
+        )
+    result = await bench.turn(client, thread.thread_id, directive)
+    assert (result.outcome, result.final_message) == ("completed", "went on")
+    [answered] = bench.answered
+    assert (answered.decision, answered.thread_id) == ("declined", thread.thread_id)
+    [event] = [event for event in bench.events if event.method == "serverRequest"]
+    assert event.payload["request"] == answered.method
+    assert not (Path(bench.cwd) / "made.txt").exists()
+
+
+async def test_a_sink_that_fails_ends_the_turn(bench: Bench) -> None:
+    """When an event cannot be stored the turn is interrupted, and the reason reaches the caller."""
+    client = await bench.connect()
+    thread = await client.start_thread(bench.settings())
+
+    async def refuse(_event: TurnEvent) -> None:
+        raise Fault("the lease is lost", code="lease_stale")
+
+    with pytest.raises(Fault, match="lease_stale"):
+        await client.run_turn(thread.thread_id, "[[mock:hang]]", client_message_id="x", on_event=refuse)
+    assert (
+        await bench.turn(client, thread.thread_id, '[[mock:text {"text": "fine"}]]')
+    ).outcome == "completed"
 
 
 async def test_a_thread_without_a_turn_is_not_found(bench: Bench) -> None:

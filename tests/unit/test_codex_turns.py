@@ -110,7 +110,9 @@ def test_a_collaboration_mode_without_effect_is_a_deviation() -> None:
         ("tomorrows_word", "?", "codex_turn_failed", True),
     ],
 )
-def test_codexs_words_for_failures_have_codes(info: object, message: str, code: str, retryable: bool) -> None:
+def test_codexs_words_for_failures_have_codes(
+    info: object, message: str, code: str, *, retryable: bool
+) -> None:
     """Each recorded errorInfo has its code, and 400, 401, quota and context are never retried."""
     error = turn_error({"message": message, "codexErrorInfo": info})
     assert (error.code, error.retryable) == (code, retryable)

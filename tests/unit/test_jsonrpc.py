@@ -48,7 +48,7 @@ async def test_answers_find_their_questions_in_any_order(pair: tuple[Streams, St
 
 @pytest.mark.parametrize("versioned", [True, False])
 async def test_the_version_member_is_sent_only_where_wanted(
-    pair: tuple[Streams, Streams], versioned: bool
+    pair: tuple[Streams, Streams], *, versioned: bool
 ) -> None:
     """Codex gets no jsonrpc member, MCP gets 2.0."""
     ours, theirs = pair

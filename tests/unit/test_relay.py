@@ -25,6 +25,7 @@ class Upstream:
         self.seen: list[dict[str, Any]] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request (ASGI)."""
         request = Request(scope, receive)
         body = (await request.body()).decode()
         self.seen.append(
@@ -39,6 +40,7 @@ class Upstream:
         await response(scope, receive, send)
 
     async def events(self) -> AsyncIterator[bytes]:
+        """Two events, the second when told to."""
         yield b"data: one\n\n"
         await self.go.wait()
         yield b"data: two\n\n"
