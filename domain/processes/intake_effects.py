@@ -14,7 +14,7 @@ from domain.mentions import Mention
 from domain.policy import Rules
 from domain.processes import execution
 from domain.processes.intake_facts import Taken
-from domain.processes.intake_state import Answer, State, answer, denial
+from domain.processes.intake_state import Answer, State, answer, denial, mention
 from domain.repositories import RepositoryKeyClaimed, RepositoryRegistered, RepositoryRenamed
 from domain.sessions import SessionOpened, SessionTaskAdmitted
 from domain.tasks import InstructionAmended, TaskCancelled, TaskReceived
@@ -87,7 +87,7 @@ class Effects:
         It has no task; its ``task_id`` is the one that the delivery would have become, so that it can be marked.
         """
         fact = self.taken.fact
-        stream = denial(fact.repository["id"], fact.sender_id)
+        stream = denial(fact)
         drafts: list[Draft] = []
         if receipt:
             granted = DenialReceiptGranted(
@@ -127,11 +127,11 @@ class Effects:
         )
         return dataclasses.replace(decision, queue=followed.queue)
 
-    def amended(self, mention: Mention) -> Decision:
+    def amended(self, found: Mention) -> Decision:
         """200: the queued task has another instruction."""
         task = self.state.task
         fact = self.taken.fact
-        stored, instruction = self._instruction(task.task_id, mention)
+        stored, instruction = self._instruction(task.task_id, found)
         amended = InstructionAmended(
             task_id=task.task_id,
             instruction=instruction,
@@ -147,12 +147,12 @@ class Effects:
         )
         return dataclasses.replace(decision, contents=(*decision.contents, stored))
 
-    def admitted(self, mention: Mention) -> Decision:
+    def admitted(self, found: Mention) -> Decision:
         """202: repository, session, task ``received → queued`` and its receipt's intent (seed §5.1.5)."""
         fact, key = self.taken.fact, self._resource_key
         task_id = ids.task_id(fact.delivery_key)
         task_stream, session_stream = ids.task_stream(task_id), ids.session_stream(key)
-        stored, instruction = self._instruction(task_id, mention)
+        stored, instruction = self._instruction(task_id, found)
         received = self._received(task_id, instruction)
         task = tasks.evolve(tasks.Task(), received)
         queued = tasks.transition(task, "queued", trigger="admitted")
@@ -228,10 +228,10 @@ class Effects:
 
     @property
     def _mention_stream(self) -> str:
-        part = _resource(self.taken.fact.part)
-        return ids.mention_stream(
-            self.taken.fact.repository["id"], part["kind"], part["id"], part["created_at"]
-        )
+        stream = mention(self.taken.fact)
+        if stream is None:
+            raise LookupError("this delivery's text has no id")
+        return stream
 
     def _version(self, stream: str) -> int:
         return self.state.versions.get(stream, 0)
@@ -244,15 +244,15 @@ class Effects:
         task = self.state.task
         return [ids.task_stream(task.task_id)] if task.received is not None else []
 
-    def _instruction(self, task_id: str, mention: Mention) -> tuple[Content, dict[str, Any]]:
+    def _instruction(self, task_id: str, found: Mention) -> tuple[Content, dict[str, Any]]:
         """The instruction as content, and its reference with that of the text it was taken from."""
         fact = self.taken.fact
         stored, reference = contents.content(
-            f"task:{task_id}:instruction:{fact.delivery_key}", mention.instruction, self.salt
+            f"task:{task_id}:instruction:{fact.delivery_key}", found.instruction, self.salt
         )
         return stored, {
             **reference,
-            "stripped": list(mention.stripped),
+            "stripped": list(found.stripped),
             "text": fact.text,
             "whole": fact.facts.get("whole"),
         }
@@ -334,8 +334,7 @@ class Effects:
         names = {self._delivery, *premises, *(draft.stream for draft in (*repository, *derived))}
         if fact.repository and registers:
             names |= {ids.repository_id_stream(fact.repository["id"]), ids.repo_stream(self._repo_key)}
-            if fact.part and fact.part["id"] is not None and fact.part["created_at"]:
-                names.add(self._mention_stream)
+            names |= {stream for stream in [mention(fact)] if stream is not None}
         return Decision(
             answer=answer(fact.delivery_id, decided),
             drafts=(

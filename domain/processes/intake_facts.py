@@ -55,18 +55,15 @@ def kept(text: str) -> tuple[str, bool]:
     return bounded(whole, LIMIT)
 
 
-def take(
-    delivery: Delivery, rules: Rules, route: Route, *, at: datetime, salts: tuple[bytes, bytes]
-) -> Taken:
+def take(delivery: Delivery, rules: Rules, route: Route, *, salts: tuple[bytes, bytes]) -> Taken:
     """The fact of a delivery. ``salts`` are fresh random bytes for its two texts.
 
-    ``permissions`` are recorded only where they are the sender's. ``facts`` holds ``at`` (the database's time, UTC),
-    ``lists`` (see ``domain.policy.matches``), ``truncated``, the ``before`` reference, and the whole texts' lengths
-    in characters (``whole``, ``before_whole``).
+    ``permissions`` are recorded only where they are the sender's. ``facts`` holds ``lists`` (see
+    ``domain.policy.matches``), ``truncated``, the ``before`` reference, the whole texts' lengths in characters
+    (``whole``, ``before_whole``), and with ``stamped`` the time, ``at``.
     """
     key = ids.delivery_key(delivery.delivery_id)
-    moment = at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    facts: dict[str, Any] = {"at": moment, "lists": sorted(policy.matches(rules, delivery.sender))}
+    facts: dict[str, Any] = {"lists": sorted(policy.matches(rules, delivery.sender))}
     stored: list[Content] = []
     part = delivery.part
     text = now = before = None
@@ -108,6 +105,13 @@ def take(
         facts=facts,
     )
     return Taken(fact=fact, texts=Texts(now=now, before=before), contents=tuple(stored))
+
+
+def stamped(taken: Taken, at: datetime) -> Taken:
+    """The same at the database's time: ``facts["at"]``, ISO 8601 in UTC with ``Z`` and milliseconds."""
+    moment = at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    fact = dataclasses.replace(taken.fact, facts={"at": moment, **taken.fact.facts})
+    return dataclasses.replace(taken, fact=fact)
 
 
 def rights(fact: DeliveryReceived) -> Permissions | None:

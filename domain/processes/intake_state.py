@@ -5,10 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from domain import deliveries, ids, repositories, sessions, tasks
-from domain.deliveries import DeliveryDecided, DenialReceiptGranted, MentionConsumed
+from domain.deliveries import DeliveryDecided, DeliveryReceived, DenialReceiptGranted, MentionConsumed
 from domain.log import Recorded
 from domain.repositories import RepositoryKeyClaimed
-from domain.webhooks import Delivery
 
 Rows = Mapping[str, Sequence[Recorded]]
 
@@ -89,94 +88,96 @@ class State:
     present: str | None = None
 
 
-def mention(delivery: Delivery) -> str | None:
+def mention(fact: DeliveryReceived) -> str | None:
     """Stream of the mention key of a delivery's text, None where the payload has no id for it."""
-    part, repository = delivery.part, delivery.repository
-    if part is None or part.id is None or repository is None or not part.created_at_utc:
+    part = fact.part
+    if part is None or part["id"] is None or not part["created_at"] or not fact.repository:
         return None
-    return ids.mention_stream(repository.id, part.kind, part.id, part.created_at_utc)
+    return ids.mention_stream(fact.repository["id"], part["kind"], part["id"], part["created_at"])
 
 
-def denial(repository_id: int, author_id: int) -> str:
+def denial(fact: DeliveryReceived) -> str:
     """Stream of the short receipts that a denied author got in a repository."""
-    return f"denial:{repository_id}:{author_id}"
+    return f"denial:{fact.repository['id']}:{fact.sender_id}"
 
 
-def streams(delivery: Delivery, rows: Rows) -> set[str]:
+def streams(fact: DeliveryReceived, rows: Rows) -> set[str]:
     """The streams to read for a delivery, given those that were read already; read again until nothing is new."""
-    wanted = {ids.delivery_stream(ids.delivery_key(delivery.delivery_id))}
-    repository = delivery.repository
-    if repository is None:
+    wanted = {ids.delivery_stream(fact.delivery_key)}
+    repository = fact.repository
+    if not repository:
         return wanted
-    wanted.add(ids.repository_id_stream(repository.id))
-    wanted.add(ids.repo_stream(ids.repo_key(repository.owner, repository.name)))
-    key = repo_key(delivery, rows)
-    wanted.add(ids.repo_stream(key))
-    if delivery.resource is not None:
-        session = ids.session_key(key, delivery.resource.kind, delivery.resource.number)
-        wanted.add(ids.session_stream(session))
-    if delivery.sender is not None:
-        wanted.add(denial(repository.id, delivery.sender.id))
-    key_of_mention = mention(delivery)
-    if key_of_mention is not None:
-        wanted.add(key_of_mention)
-        consumed = _consumed(rows.get(key_of_mention, ()))
-        if consumed is not None and delivery.shape.endswith(("_edited", "_deleted")):
+    wanted.add(ids.repository_id_stream(repository["id"]))
+    wanted.add(ids.repo_stream(ids.repo_key(repository["owner"], repository["name"])))
+    wanted.add(ids.repo_stream(repo_key(fact, rows)))
+    wanted.add(denial(fact))
+    session = _session(fact, rows)
+    if session is not None:
+        wanted.add(session)
+    key = mention(fact)
+    if key is not None:
+        wanted.add(key)
+        consumed = _consumed(rows.get(key, ()))
+        if consumed is not None and fact.shape.endswith(("_edited", "_deleted")):
             wanted.add(ids.task_stream(consumed.task_id))
     return wanted
 
 
-def repo_key(delivery: Delivery, rows: Rows) -> str:
+def repo_key(fact: DeliveryReceived, rows: Rows) -> str:
     """The key of a delivery's repository: the one that its id has for ever, else the one that it gets now.
 
     A newcomer on a name whose key another repository has gets ``…~<id>``. ``Invalid`` for a name Gitea has not.
     """
-    repository = delivery.repository
-    if repository is None:
-        raise LookupError("a delivery without a repository has no key")
-    for row in rows.get(ids.repository_id_stream(repository.id), ()):
+    repository = fact.repository
+    for row in rows.get(ids.repository_id_stream(repository["id"]), ()):
         if isinstance(row.event, RepositoryKeyClaimed):
             return row.event.repo_key
-    key = ids.repo_key(repository.owner, repository.name)
+    key = ids.repo_key(repository["owner"], repository["name"])
     if rows.get(ids.repo_stream(key)):
-        return ids.repo_key(repository.owner, repository.name, repository_id=repository.id)
+        return ids.repo_key(repository["owner"], repository["name"], repository_id=repository["id"])
     return key
 
 
-def fold(delivery: Delivery, rows: Rows) -> State:
+def fold(fact: DeliveryReceived, rows: Rows) -> State:
     """Fold the streams that ``streams`` named; the caller looks up ``present``."""
     versions = {stream: len(events) for stream, events in rows.items()}
-    repository = delivery.repository
-    if repository is None:
+    if not fact.repository:
         return State(versions=versions)
-    key = repo_key(delivery, rows)
-    consumed = _consumed(rows.get(mention(delivery) or "", ()))
-    task = (
-        tasks.fold(row.event for row in rows.get(ids.task_stream(consumed.task_id), ())) if consumed else None
-    )
-    session: Sequence[Recorded] = ()
-    if delivery.resource is not None:
-        name = ids.session_key(key, delivery.resource.kind, delivery.resource.number)
-        session = rows.get(ids.session_stream(name), ())
-    denials = rows.get(denial(repository.id, delivery.sender.id), ()) if delivery.sender else ()
+    key = repo_key(fact, rows)
+    consumed = _consumed(rows.get(mention(fact) or "", ()))
+    task = rows.get(ids.task_stream(consumed.task_id), ()) if consumed else ()
+    denials = rows.get(denial(fact), ())
     return State(
         versions=versions,
         repo_key=key,
-        claimed=bool(rows.get(ids.repository_id_stream(repository.id))),
+        claimed=bool(rows.get(ids.repository_id_stream(fact.repository["id"]))),
         repository=repositories.fold(row.event for row in rows.get(ids.repo_stream(key), ())),
         consumed=consumed,
-        task=task or tasks.Task(),
-        session=sessions.fold(row.event for row in session),
+        task=tasks.fold(row.event for row in task),
+        session=sessions.fold(row.event for row in rows.get(_session(fact, rows) or "", ())),
         denied_at=next(
             (row.event.at for row in reversed(denials) if isinstance(row.event, DenialReceiptGranted)), None
         ),
     )
 
 
-def _consumed(rows: Sequence[Recorded]) -> MentionConsumed | None:
-    return next((row.event for row in rows if isinstance(row.event, MentionConsumed)), None)
+def present_id(state: State) -> str | None:
+    """Content id of the text that a queued task has now: an edit must have started from it."""
+    reference = (state.task.instruction or {}).get("text")
+    return str(reference["content"]) if state.task.state == "queued" and reference else None
 
 
 def with_present(state: State, text: str | None) -> State:
-    """The state with the present text of the task that a consumed mention has; None: erased."""
+    """The state with that text; None: erased."""
     return dataclasses.replace(state, present=text)
+
+
+def _session(fact: DeliveryReceived, rows: Rows) -> str | None:
+    if fact.resource is None:
+        return None
+    key = ids.session_key(repo_key(fact, rows), fact.resource["kind"], fact.resource["number"])
+    return ids.session_stream(key)
+
+
+def _consumed(rows: Sequence[Recorded]) -> MentionConsumed | None:
+    return next((row.event for row in rows if isinstance(row.event, MentionConsumed)), None)
