@@ -142,7 +142,7 @@ class Pool:
                     cursor = await connection.execute(query, params, binary=binary)
                     return await cursor.fetchall() if cursor.description is not None else []
                 except (psycopg.OperationalError, psycopg.InterfaceError, OSError) as error:
-                    if not (kept and connection.broken):
+                    if not (kept and connection.closed):
                         raise unavailable(error) from None
 
     @contextlib.asynccontextmanager

@@ -332,3 +332,9 @@ def _answers(url: str) -> bool:
             return True
     except psycopg.OperationalError:
         return False
+
+
+def wait_until_stopped(place: Path) -> None:
+    """Return when the server of ``place`` has stopped. Its last user must be gone, or this never returns."""
+    with _open(place / "supervisor.lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)

@@ -8,7 +8,7 @@ a stream's name. Mind that the library's default JSON transcoder must not be use
 import contextlib
 from collections.abc import Iterator, Sequence
 from threading import Thread
-from typing import Any, Generic, Literal, Self, TypeVar, cast
+from typing import Any, Literal, Self, cast
 from uuid import UUID, uuid4
 
 import orjson
@@ -24,11 +24,10 @@ from adapters.postgres.connections import Session, checked_schema, checked_url, 
 from adapters.postgres.statements import statements
 
 _Connection = psycopg.Connection[tuple[Any, ...]]
-OriginatorId = TypeVar("OriginatorId", UUID, str)
 _LISTEN_S = 0.5
 
 
-class Datastore(Generic[OriginatorId]):
+class Datastore:
     """Connections of the library's recorders, and how they name originators (``uuid`` or ``text``)."""
 
     def __init__(
@@ -87,10 +86,10 @@ class Datastore(Generic[OriginatorId]):
         connection.execute(settings(self._session), prepare=False)
 
 
-class AggregateRecorder(persistence.AggregateRecorder, Generic[OriginatorId]):
+class AggregateRecorder(persistence.AggregateRecorder):
     """Streams, without positions."""
 
-    def __init__(self, datastore: Datastore[OriginatorId]) -> None:
+    def __init__(self, datastore: Datastore) -> None:
         self.datastore = datastore
 
     def insert_events(self, stored_events: Sequence[StoredEvent], **kwargs: Any) -> Sequence[int] | None:  # noqa: ANN401 - the library's signature
@@ -133,7 +132,7 @@ class AggregateRecorder(persistence.AggregateRecorder, Generic[OriginatorId]):
         return list(range(base + 1, base + 1 + len(stored_events)))
 
 
-class ApplicationRecorder(AggregateRecorder[OriginatorId], persistence.ApplicationRecorder):
+class ApplicationRecorder(AggregateRecorder, persistence.ApplicationRecorder):
     """Streams and the whole log; notification ids are positions."""
 
     def insert_events(self, stored_events: Sequence[StoredEvent], **kwargs: Any) -> Sequence[int] | None:  # noqa: ANN401 - the library's signature
@@ -183,10 +182,10 @@ class ApplicationRecorder(AggregateRecorder[OriginatorId], persistence.Applicati
         )
 
 
-class _Subscription(persistence.ListenNotifySubscription["ApplicationRecorder[Any]"]):
+class _Subscription(persistence.ListenNotifySubscription["ApplicationRecorder"]):
     """Pulls when something was announced, and twice a second in case an announcement was lost."""
 
-    def __init__(self, recorder: "ApplicationRecorder[Any]", gt: int | None, topics: Sequence[str]) -> None:
+    def __init__(self, recorder: "ApplicationRecorder", gt: int | None, topics: Sequence[str]) -> None:
         super().__init__(recorder=recorder, gt=gt, topics=topics)
         self._listener = Thread(target=self._listen, name="library-subscription")
         self._listener.start()

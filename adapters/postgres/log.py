@@ -45,7 +45,12 @@ class PostgresLog:
 
     @classmethod
     async def open(
-        cls, url: str, *, schema: str = "turnkeeper", application_name: str = "turnkeeper"
+        cls,
+        url: str,
+        *,
+        schema: str = "turnkeeper",
+        application_name: str = "turnkeeper",
+        lock_timeout_ms: int = 10_000,
     ) -> Self:
         """Open the log at ``url``.
 
@@ -53,7 +58,10 @@ class PostgresLog:
         (``migration_missing``) if the schema holds no log.
         """
         session = Session(
-            url=checked_url(url), schema=checked_schema(schema), application_name=application_name
+            url=checked_url(url),
+            schema=checked_schema(schema),
+            application_name=application_name,
+            lock_timeout_ms=lock_timeout_ms,
         )
         connection = await connect(session)
         try:

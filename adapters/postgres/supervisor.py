@@ -31,6 +31,8 @@ LOOK_EVERY_S = 0.25
 STOP_WITHIN_S = 60.0
 RESTART_AFTER_S = 0.5
 RESTARTS = 5
+REFUSED = 1
+"""PostgreSQL's exit code when it cannot start at all (after a crash also while the old sessions still end)."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -147,10 +149,10 @@ class Supervisor:
         restarts = 0
         idle_since: float | None = None
         while not self.stopping:
-            if self.server.poll() is not None:
-                restarts += 1
-                if restarts > RESTARTS or left_running(self.plan):
+            if (code := self.server.poll()) is not None:
+                if restarts == RESTARTS or (code == REFUSED and not restarts) or left_running(self.plan):
                     return FAILED
+                restarts += 1
                 time.sleep(RESTART_AFTER_S)
                 self.server = self.start()
             if not self.unused():

@@ -9,6 +9,7 @@ reports a conflict for what somebody else has overtaken.
 import asyncio
 import collections
 import contextlib
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -111,7 +112,7 @@ class Writer:
                 for one in batch:
                     await self._settle([one])
                 return
-            results = [refused.fault]
+            results = [refused.reason]
         for (_, future), result in zip(batch, results, strict=True):
             if future.done():
                 continue
@@ -120,8 +121,16 @@ class Writer:
             else:
                 future.set_exception(result)
 
-    async def _send(self, batch: Sequence[Prepared]) -> Sequence[Appended | Fault]:
-        arguments = parameters(batch)
+    async def _send(self, batch: Sequence[Prepared]) -> Sequence[Appended | Exception]:
+        try:
+            arguments = parameters(batch)
+        except (
+            ValueError,
+            TypeError,
+            OverflowError,
+            struct.error,
+        ) as error:  # a value that does not fit its column, which `prepare` did not see
+            raise _Refused(ValueError(f"the request cannot be stored: {error}")) from None
         failed: Unavailable = unavailable()
         for wait in RESEND_AFTER_S:
             if wait:
@@ -134,14 +143,14 @@ class Writer:
                 failed = error
             except (psycopg.OperationalError, psycopg.InterfaceError, OSError) as error:
                 failed = unavailable(error)
-                if self._connection is not None and not self._connection.broken:
+                if self._connection is not None and not self._connection.closed:
                     raise failed from None  # the server answers, and refuses: a lock that is held, a full disk
                 log.warning("append_answer_lost", sqlstate=getattr(error, "sqlstate", None))
                 await self._drop()
             except psycopg.Error as error:
                 raise _Refused(_fault(error)) from None
             else:
-                results = outcomes(batch, row)
+                results = list[Appended | Exception](outcomes(batch, row))
                 appended = [result.last for result in results if isinstance(result, Appended)]
                 if appended:
                     self._committed(max(appended))
@@ -165,9 +174,9 @@ class Writer:
 class _Refused(Exception):
     """The server refused a batch as a whole."""
 
-    def __init__(self, fault: Fault) -> None:
-        super().__init__(fault.code)
-        self.fault = fault
+    def __init__(self, reason: Exception) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
 
 
 def _fault(error: psycopg.Error) -> Fault:

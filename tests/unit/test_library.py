@@ -24,9 +24,9 @@ class OnOurLog:
     def _fresh(self, schema: Schema) -> None:
         self.schema = schema
 
-    def datastore(self, kind: str = "uuid") -> Datastore[Any]:
+    def datastore(self, kind: str = "uuid") -> Datastore:
         """Connections that are closed when the test ends."""
-        datastore: Datastore[Any] = Datastore(
+        datastore = Datastore(
             self.schema.url,
             schema=self.schema.schema,
             originator_id_type=kind,  # type: ignore[arg-type]
@@ -38,7 +38,7 @@ class OnOurLog:
 class TestAggregateRecorder(OnOurLog, library.AggregateRecorderTestCase):
     """Streams of UUIDs."""
 
-    def create_recorder(self) -> AggregateRecorder[Any]:
+    def create_recorder(self) -> AggregateRecorder:
         """Ours."""
         return AggregateRecorder(self.datastore())
 
@@ -46,7 +46,7 @@ class TestAggregateRecorder(OnOurLog, library.AggregateRecorderTestCase):
 class TestApplicationRecorder(OnOurLog, library.ApplicationRecorderTestCase[Any]):
     """The whole log, and the subscription that the library leaves optional."""
 
-    def create_recorder(self) -> ApplicationRecorder[Any]:
+    def create_recorder(self) -> ApplicationRecorder:
         """Ours."""
         return ApplicationRecorder(self.datastore())
 
@@ -62,7 +62,7 @@ class TestTextIds(OnOurLog, library.AggregateRecorderTestCase):
         """A name."""
         return f"task:{uuid4()}"
 
-    def create_recorder(self) -> AggregateRecorder[Any]:
+    def create_recorder(self) -> AggregateRecorder:
         """Ours."""
         return AggregateRecorder(self.datastore("text"))
 
@@ -70,7 +70,7 @@ class TestTextIds(OnOurLog, library.AggregateRecorderTestCase):
 class TestNotificationIds(OnOurLog, library.NonInterleavingNotificationIDsBaseCase):
     """Positions of one append are never mixed with those of another."""
 
-    def create_recorder(self) -> ApplicationRecorder[Any]:
+    def create_recorder(self) -> ApplicationRecorder:
         """Ours."""
         return ApplicationRecorder(self.datastore())
 
@@ -84,7 +84,7 @@ async def test_the_library_and_we_read_each_other(schema: Schema) -> None:
             request_id=uuid4(), premises=(Premise("s", 0),), drafts=(Draft(stream="s", event=event),)
         )
     )
-    with Datastore[str](schema.url, schema=schema.schema) as datastore:
+    with Datastore(schema.url, schema=schema.schema) as datastore:
         recorder = ApplicationRecorder(datastore)
         theirs = StoredEvent(
             originator_id="s", originator_version=2, topic="ConformanceHappened", state=b'{"n":2}'
