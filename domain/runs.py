@@ -16,7 +16,7 @@ class RunPlan:
     repo_key: str
     owner: str
     name: str
-    repository_id: int | None = None
+    repository_id: int
     kind: Literal["issue", "pull_request"]
     number: int
     default_branch: str

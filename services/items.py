@@ -6,6 +6,7 @@ from domain import ids
 from domain.log import AppendRequest, Draft, Fence, Metadata, Premise
 from domain.runs import Seen
 from domain.turns import TurnItemSeen
+from services.patience import append_patiently
 from services.ports import EventLog
 
 
@@ -34,13 +35,12 @@ class TurnItems:
             item_id=seen.item_id,
             summary=dict(seen.summary),
         )
-        await self._log.append(
-            AppendRequest(
-                request_id=uuid.uuid4(),
-                premises=(Premise(stream, self._version),),
-                drafts=(Draft(stream=stream, event=event),),
-                metadata=self._metadata,
-                fences=(self._fence,),
-            )
+        request = AppendRequest(
+            request_id=uuid.uuid4(),
+            premises=(Premise(stream, self._version),),
+            drafts=(Draft(stream=stream, event=event),),
+            metadata=self._metadata,
+            fences=(self._fence,),
         )
+        await append_patiently(self._log, request)
         self._version += 1

@@ -17,6 +17,7 @@ from domain.log import AcquireLease, AppendRequest, Content, Draft, EndLease, Fe
 from domain.processes import execution
 from domain.tasks import Task
 from domain.transitions import LEASED
+from services.patience import append_patiently
 from services.ports import EventLog
 
 _TRIES = 50
@@ -109,7 +110,7 @@ class Ledger:
                 contents=tuple(contents),
             )
             try:
-                await self._log.append(request)
+                await append_patiently(self._log, request)
             except VersionConflict:
                 if premises or attempt == _TRIES - 1:
                     raise

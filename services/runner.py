@@ -122,6 +122,8 @@ class Runner:
             raise NotFound("there is no such task", code="task_not_found")
         rows = await self._log.read_stream(ids.repo_stream(received.repo_key))
         repository = repositories.fold(row.event for row in rows)
+        if repository.registered is None:
+            raise NotFound("the repository of this task is not registered", code="repository_unknown")
         number = int(received.resource["number"])
         kind = received.resource["kind"]
         base = (received.refs or {}).get("base") or repository.default_branch
@@ -132,7 +134,7 @@ class Runner:
             repo_key=received.repo_key,
             owner=repository.owner,
             name=repository.name,
-            repository_id=repository.registered.repository_id if repository.registered else None,
+            repository_id=repository.registered.repository_id,
             kind=kind,
             number=number,
             default_branch=repository.default_branch,
@@ -212,7 +214,7 @@ class Runner:
         except (LeaseStale, LeaseExpired):
             raise
         except Fault as fault:
-            if isinstance(fault, Unavailable) and fault.code == "unavailable":
+            if fault.code == "database_unavailable":
                 raise
             log.warning(
                 "a step failed", task_id=carried.task.task_id, operation=intent.operation, code=fault.code

@@ -20,9 +20,8 @@ from domain.policy import Rules
 from domain.processes import execution
 from domain.runs import RunPlan
 from services.bridge import Bridge
-from services.bridge_comments import RepositoryComments
 from services.bridge_ledger import RunLedger
-from services.bridge_ports import ActiveTurn, BridgeRun, BridgeSettings, ToolBackend
+from services.bridge_ports import ActiveTurn, BridgeRun, BridgeSettings, Comments, ToolBackend
 from services.carried import Carried
 from services.config import Settings
 from services.intake import Intake, Refusals
@@ -49,6 +48,7 @@ class Outside:
     views: ViewStore
     gitea: GiteaSide
     make_run: Callable[[RunPlan], Run]
+    comments: Callable[[RunPlan], Comments]
     hands: Hands
     holder: Mapping[str, Any]
     runner_id: str
@@ -230,12 +230,7 @@ class Service:
             ),
             backend=backend,
             ledger=RunLedger(carried),
-            comments=RepositoryComments(
-                outside.gitea,
-                owner=plan.owner,
-                name=plan.name,
-                repository_id=plan.repository_id,
-            ),
+            comments=outside.comments(plan),
             active_turn=active_turn,
             settings=BridgeSettings(
                 comment_limit=settings.comment_limit, call_timeout_s=settings.mcp_timeout

@@ -21,6 +21,7 @@ from adapters.codex.relay import ModelRelay
 from adapters.git.mirror import Mirror
 from adapters.git.workspace import Workspaces
 from adapters.gitea import webhook
+from adapters.gitea.comments import RepositoryComments
 from adapters.gitea.rest import GiteaRest
 from adapters.postgres import embedded, migrations
 from adapters.postgres.log import PostgresLog
@@ -30,7 +31,6 @@ from adapters.simulated import gitea_mcp
 from domain import prompts
 from domain.faults import Fault, NotFound
 from domain.policy import Listed, Rules
-from domain.runs import RunPlan
 from projections.views import VIEWS
 from services.config import Settings
 from services.projector import Projector
@@ -201,17 +201,16 @@ async def outside(settings: Settings) -> AsyncIterator[Outside]:
             event_log=event_log,
             views=views,
             gitea=rest,
-            make_run=lambda plan: _run(plan, tools),
+            make_run=lambda plan: BoxedRun(plan, tools),
+            comments=lambda plan: RepositoryComments(
+                rest, repository_id=plan.repository_id, owner=plan.owner, name=plan.name
+            ),
             hands=_hands(workspaces),
             holder={"runnerId": name, "hostRef": name, **box_identity.self_identity().as_json()},
             runner_id=name,
             bot_id=bot_id,
             bot_login=bot_login,
         )
-
-
-def _run(plan: RunPlan, tools: RunTools) -> BoxedRun:
-    return BoxedRun(plan, tools)
 
 
 def _hands(workspaces: Workspaces) -> Hands:

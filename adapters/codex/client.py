@@ -7,7 +7,7 @@ Turn ids of the caller are none of its business: Codex's id is an attribute of t
 Codes of its faults: ``codex_too_old``, ``codex_version_unknown``, ``agent_exited``, ``request_timeout``,
 ``thread_not_found`` (proven), ``thread_busy``, ``codex_overloaded``, ``mcp_start_failed``,
 ``thread_start_failed``, ``thread_resume_failed``, ``thread_not_loaded``, ``turn_start_failed``,
-``turn_active``, ``abort_timeout``.
+``turn_active``, ``abort_timeout``, ``agent_flood``.
 """
 
 import asyncio
@@ -56,6 +56,7 @@ from domain.faults import Conflict, Fault, Unavailable
 OLDEST_VERSION = (0, 130, 0)
 REQUEST_TIMEOUT = 30.0  # seconds; measured answers come within one
 PROBE_TIMEOUT = 5.0  # seconds
+FOREIGN_LIMIT = 16  # unsolicited turns that are being ended at one time
 STALL_AFTER = 15 * 60.0  # seconds without a sign of life
 TURN_DEADLINE = 2 * 60 * 60.0  # seconds for a whole turn
 log = structlog.get_logger(__name__)
@@ -349,6 +350,8 @@ class CodexClient:
     async def _deliver(
         active: ActiveTurn, ledger: TurnLedger, sinks: _Sinks, entry: tuple[str, Params] | Answered | None
     ) -> None:
+        if active.flooded:
+            raise Fault("the agent sends events faster than they can be stored", code="agent_flood")
         if entry is None:
             raise Unavailable("codex ended in mid-turn", code="agent_exited")
         if isinstance(entry, Answered):
@@ -365,7 +368,7 @@ class CodexClient:
             await sinks.on_event(event)
 
     def _stop_foreign(self, thread_id: str, turn_id: str) -> None:
-        if turn_id in self._foreign:
+        if turn_id in self._foreign or len(self._foreign) >= FOREIGN_LIMIT:
             return
         foreign = self._foreign[turn_id] = ActiveTurn(thread_id)
         foreign.bind(turn_id)

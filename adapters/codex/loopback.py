@@ -44,6 +44,7 @@ class LoopbackServer:
             lifespan="off",
             ws="none",
             timeout_graceful_shutdown=1,
+            timeout_keep_alive=75,  # seconds; a pooled connection should outlive a pause between requests
             server_header=False,
         )
         server = _QuietServer(config)

@@ -1,6 +1,7 @@
 """What must hold before a thread is used: its settings took effect, and its MCP server is ready."""
 
 import asyncio
+from collections import deque
 
 from adapters.codex.errors import without_links
 from adapters.codex.protocol import Deviation, McpServer, ThreadSettings
@@ -12,6 +13,7 @@ SANDBOX_NAMES = {
     "workspaceWrite": "workspace-write",
     "readOnly": "read-only",
 }
+WORDS_KEPT = 200
 GRACE = 5.0  # seconds on top of the server's own start-up time
 
 
@@ -22,7 +24,7 @@ class McpWatch:
     """
 
     def __init__(self) -> None:
-        self._words: list[Params] = []
+        self._words: deque[Params] = deque(maxlen=WORDS_KEPT)
         self._changed = asyncio.Event()
         self._closed = False
 

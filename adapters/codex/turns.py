@@ -12,6 +12,8 @@ from adapters.codex.protocol import Answered, Deviation, TokenUsage, TurnDelta, 
 
 Params = Mapping[str, object]
 TEXT_LIMIT = 4000  # characters of one summarised value
+DELTAS_QUEUED = 2_000  # pieces of text that may wait; later ones are dropped, losing nothing
+EVENTS_QUEUED = 20_000  # events that may wait, before the agent is taken for one that floods
 MESSAGE_LIMIT = 200_000  # characters of an agent's message that are kept
 
 _STORED = frozenset(
@@ -229,6 +231,7 @@ class ActiveTurn:
         self.done = asyncio.Event()
         self.queue: asyncio.Queue[tuple[str, Params] | Answered | None] = asyncio.Queue()
         self.last_progress = asyncio.get_running_loop().time()
+        self.flooded = False
         self._started_ids: list[str] = []
         self._ended_ids: set[str] = set()
 
@@ -242,7 +245,13 @@ class ActiveTurn:
         if method != "error":
             self.alive()
         self._signal()
-        self.queue.put_nowait((method, params))
+        known = method in _STORED or method == "thread/settings/updated"
+        room = EVENTS_QUEUED if known else DELTAS_QUEUED
+        if known or delta_of(method, params) is not None:
+            if self.queue.qsize() < room:
+                self.queue.put_nowait((method, params))
+            elif known:
+                self.flooded = True
 
     def alive(self) -> None:
         """Note a sign of life."""
