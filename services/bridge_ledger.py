@@ -18,6 +18,7 @@ class RunLedger:
         self, *, operation: Operation, tool: str, target: str, key: str, body_hash: str | None, turn_id: str
     ) -> str:
         """Record the call; the intent is derived from it in the same append. Returns the intent's id."""
+        await self._carried.turn_recorded.wait()
         called = ToolCalled(
             task_id=self._carried.task.task_id,
             turn_id=turn_id,

@@ -19,7 +19,10 @@ ERROR_LIMIT = 500
 
 @dataclasses.dataclass(eq=False, kw_only=True)
 class Carried:
-    """One task on its way through this process. The bridge reads and records through it, too."""
+    """One task on its way through this process. The bridge reads and records through it, too.
+
+    ``turn_recorded`` is set once the running turn stands in the log: no tool call is recorded before its turn.
+    """
 
     ledger: Ledger
     fence: Fence
@@ -31,6 +34,7 @@ class Carried:
     behind: bool = False
     active_turn_id: str | None = None
     codex_turn_id: str | None = None
+    turn_recorded: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
 
     def accept(self, task: Task | None) -> None:
         """Take over the task as it stands after an append."""
@@ -65,4 +69,4 @@ class Carried:
             error_code=code,
             error=error[:ERROR_LIMIT] if error else None,
         )
-        await self.record(concluded, *facts, beside=beside)
+        await self.record(*facts, concluded, beside=beside)

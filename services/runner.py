@@ -306,6 +306,7 @@ class Runner:
         async def started(codex_turn_id: str) -> None:
             carried.codex_turn_id = codex_turn_id
             await self._turn_started(carried, intent, codex_turn_id, prompts.prompt_hash(text))
+            carried.turn_recorded.set()
 
         async def seen(event: Seen) -> None:
             await items.add(event)
@@ -315,6 +316,7 @@ class Runner:
             outcome = await carried.run.run_turn(turn_id=turn_id, text=text, on_started=started, on_seen=seen)
         finally:
             carried.active_turn_id = None
+            carried.turn_recorded.clear()
         await carried.run.end_box()
         await self._turn_ended(carried, turn_id, outcome)
 

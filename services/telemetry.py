@@ -2,7 +2,7 @@
 
 Logs go to stderr: JSON, or coloured lines on a terminal. ``chain`` binds ids (deliveryKey, taskId, turnId, …) for a
 block; every line within carries them. Known secrets are replaced wherever they stand in a line, also within
-tracebacks. Logs name ``hostRef`` and ``tokenRef`` only.
+tracebacks, which never show the values of variables. Logs name ``hostRef`` and ``tokenRef`` only.
 """
 
 import contextlib
@@ -67,7 +67,7 @@ def configure_logging(
         SecretMask(secrets),
     ]
     renderer: structlog.typing.Processor = (
-        structlog.dev.ConsoleRenderer(colors=out.isatty())
+        structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback)
         if console
         else structlog.processors.JSONRenderer(ensure_ascii=False)
     )

@@ -7,11 +7,14 @@ import os
 import secrets
 import shlex
 import sys
-from collections.abc import AsyncIterator, Mapping
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import structlog
+from pydantic import SecretStr
 
 from adapters import box_identity
 from adapters.box_identity import Identity
@@ -28,14 +31,20 @@ from adapters.postgres.log import PostgresLog
 from adapters.postgres.views import PostgresViews
 from adapters.run import BoxedRun, RunTools
 from adapters.simulated import gitea_mcp
+from adapters.simulated.gitea import SimulatedGitea, seed_demo
+from adapters.simulated.model import SimulatedModel
 from domain import prompts
 from domain.faults import Fault, NotFound
 from domain.policy import Listed, Rules
 from projections.views import VIEWS
 from services.config import Settings
+from services.demo import play
+from services.host import Host
 from services.projector import Projector
 from services.recovery import Hands
 from services.service import Outside, Service
+from services.story import Line, Summary
+from services.telemetry import Metrics
 
 log = structlog.get_logger(__name__)
 
@@ -238,11 +247,133 @@ def _hands(workspaces: Workspaces) -> Hands:
     )
 
 
-def build(settings: Settings, built_on: Outside) -> Service:
+def build(settings: Settings, built_on: Outside, metrics: Metrics) -> Service:
     """The service over what is open."""
-    projector = Projector(built_on.event_log, built_on.views, VIEWS)
+    projector = Projector(built_on.event_log, built_on.views, VIEWS, metrics=metrics)
     rules = rules_of(settings, bot_id=built_on.bot_id, bot_login=built_on.bot_login)
     return Service(settings, built_on, rules, projector)
 
 
-__all__ = ["SCRIPTED", "SIMULATED", "build", "database", "outside", "webhook"]
+def host(settings: Settings, built_on: Outside) -> Host:
+    """The service behind its HTTP surface."""
+    metrics = Metrics()
+    return Host(settings, build(settings, built_on, metrics), webhook, metrics)
+
+
+async def serve(settings: Settings, announce: Callable[[str], None]) -> None:
+    """Run one process until it is told to stop; ``announce`` gets its address when it is ready.
+
+    Raises ``configuration_invalid``, ``migration_…``, ``isolation_unavailable``, ``codex_missing``,
+    ``database_unavailable``, ``address_in_use``.
+    """
+    settings.require_serve()
+    async with outside(settings) as built_on:
+        await host(settings, built_on).run(announce)
+
+
+async def migrate(settings: Settings) -> Sequence[str]:
+    """Bring the database's schema up to this version; the names of what was applied."""
+    owner = settings.database_owner_url.get_secret_value() if settings.database_owner_url else None
+    if settings.database_url is not None:
+        url = settings.database_url.get_secret_value()
+        return await asyncio.to_thread(migrations.migrate, url, settings.database_schema, owner_url=owner)
+    server = await embedded.start(settings.state_dir / "postgres", linger_s=settings.embedded_linger)
+    try:
+        return await asyncio.to_thread(migrations.migrate, server.url, settings.database_schema)
+    finally:
+        server.close()
+
+
+Agent = Literal["auto", "codex", "scripted"]
+
+
+async def demo(
+    settings: Settings, *, agent: Agent, show: Callable[[Line], None], say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Play the main job with stand-ins for Gitea, gitea-mcp and the model; everything else is real.
+
+    ``say`` gets remarks (what is missing and what that means). Raises ``Fault`` ``demo_unfinished``,
+    ``codex_missing``.
+    """
+    began = time.monotonic()
+    async with contextlib.AsyncExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="turnkeeper-demo-")))
+        sim = SimulatedGitea(root=scratch / "gitea")
+        await sim.start()
+        stack.push_async_callback(sim.stop)
+        world = seed_demo(sim)
+        model = await SimulatedModel.start()
+        stack.push_async_callback(model.stop)
+        command, name = _demo_agent(settings, agent, say)
+        isolation = await _demo_isolation(say)
+        demo_settings = Settings.load(
+            {},
+            state_dir=scratch / "state",
+            gitea_url=sim.url,
+            gitea_token=SecretStr(world.tokens[world.bot]),
+            repositories=(world.repository,),
+            webhook_secret=SecretStr(secrets.token_hex(16)),
+            admin_token=SecretStr(secrets.token_hex(16)),
+            codex_command=command,
+            codex_model="stand-in-model",
+            model_base_url=model.base_url,
+            gitea_mcp_command=SIMULATED,
+            isolation=isolation,
+            locale=settings.locale,
+            port=0,
+            embedded_linger=0.5,
+            retry_delay=1.0,
+        )
+        built_on = await stack.enter_async_context(outside(demo_settings))
+        process = host(demo_settings, built_on)
+        await process.start()
+        stack.push_async_callback(process.stop)
+        repository = sim.state.repo(world.repository)
+        sim.state.add_hook(
+            f"{process.url}/api/gitea/webhook", secret=demo_settings.webhook_secrets[0], repo=repository
+        )
+        owner, _, short = world.repository.partition("/")
+
+        async def mention() -> None:
+            sim.state.comment(
+                world.owner, repository, world.issue, f"@{world.bot} why is the price rounded down?"
+            )
+
+        summary = Summary(agent=name, isolation=isolation)
+        return await play(
+            event_log=built_on.event_log,
+            gitea=built_on.gitea,
+            bot_id=built_on.bot_id,
+            repository=(owner, short, world.issue),
+            mention=mention,
+            show=show,
+            summary=summary,
+            began=began,
+        )
+
+
+def _demo_agent(settings: Settings, agent: Agent, say: Callable[[str], None]) -> tuple[str, str]:
+    if agent == "scripted":
+        return SCRIPTED, "scripted"
+    try:
+        find_agent(settings.codex_command)
+    except Fault as fault:
+        if agent == "codex":
+            raise
+        say(
+            f"{fault.message}. The scripted agent takes its place: it speaks the same protocol, in the same box,"
+            " behind the same bridge, but it does not think."
+        )
+        return SCRIPTED, "scripted"
+    return settings.codex_command, "codex"
+
+
+async def _demo_isolation(say: Callable[[str], None]) -> Literal["bubblewrap", "none"]:
+    check = await Boxes("bubblewrap").check()
+    if check.ok:
+        return "bubblewrap"
+    say(
+        f"{check.reason} This demo goes on without isolation: the agent could read and change whatever this user can."
+        " `serve` refuses that unless TURNKEEPER_ISOLATION=none asks for it; install bubblewrap instead."
+    )
+    return "none"
