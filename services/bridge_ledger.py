@@ -19,6 +19,8 @@ class RunLedger:
     ) -> str:
         """Record the call; the intent is derived from it in the same append. Returns the intent's id."""
         await self._carried.turn_recorded.wait()
+        if self._carried.active_turn_id is None:
+            raise Conflict("the turn is over: nothing was sent", code="turn_over")
         called = ToolCalled(
             task_id=self._carried.task.task_id,
             turn_id=turn_id,

@@ -21,7 +21,8 @@ ERROR_LIMIT = 500
 class Carried:
     """One task on its way through this process. The bridge reads and records through it, too.
 
-    ``turn_recorded`` is set once the running turn stands in the log: no tool call is recorded before its turn.
+    ``turn_recorded`` is set once the running turn stands in the log, or is over: no tool call is recorded
+    before its turn.
     """
 
     ledger: Ledger

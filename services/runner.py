@@ -311,12 +311,12 @@ class Runner:
         async def seen(event: Seen) -> None:
             await items.add(event)
 
-        carried.active_turn_id = turn_id
+        carried.active_turn_id, carried.turn_recorded = turn_id, asyncio.Event()
         try:
             outcome = await carried.run.run_turn(turn_id=turn_id, text=text, on_started=started, on_seen=seen)
         finally:
             carried.active_turn_id = None
-            carried.turn_recorded.clear()
+            carried.turn_recorded.set()
         await carried.run.end_box()
         await self._turn_ended(carried, turn_id, outcome)
 

@@ -11,11 +11,11 @@ import uuid
 from collections.abc import Callable, Sequence
 from urllib.parse import unquote
 
-from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import BaseRoute, Match, Route
+from starlette.routing import BaseRoute, Match, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from domain.faults import Fault, Invalid, NotFound, Unauthorised, Unavailable
@@ -74,11 +74,10 @@ def create_app(
         *query_routes(queries),
         *more,
     ]
-    inner = Starlette(
-        routes=routes,
-        exception_handlers={Fault: _answer_fault, HTTPException: _answer_http},  # type: ignore[dict-item]
+    inner = ExceptionMiddleware(
+        Router(routes=routes, redirect_slashes=False),
+        handlers={Fault: _answer_fault, HTTPException: _answer_http},
     )
-    inner.router.redirect_slashes = False
     return Shell(inner, routes=routes, admin_token=admin_token, metrics=metrics)
 
 
