@@ -31,6 +31,9 @@ METHOD_NOT_FOUND = -32601
 INTERNAL_ERROR = -32603
 DEFAULT_LINE_LIMIT = 64 * 1024 * 1024
 CHUNK = 256 * 1024
+NOISE_LIMIT = 1000  # lines that are no message, before the other side is taken for something else
+NOISE_LOGGED = 5
+ANSWERS_LIMIT = 1000  # answers on their way, before the other side is taken for one that never listens
 
 log = structlog.get_logger(__name__)
 
@@ -118,6 +121,8 @@ class Peer:
         self._answers: set[asyncio.Task[None]] = set()
         self._reading: asyncio.Task[None] | None = None
         self._sending = asyncio.Lock()
+        self._noise = 0
+        self._misbehaves: str | None = None
         self._closed: Fault | None = None
         self._ended = asyncio.Event()
 
@@ -203,6 +208,9 @@ class Peer:
                     searched = 0
                     self._take(line)
                 searched = len(buffer)
+                if self._misbehaves is not None:
+                    why = self._misbehaves
+                    break
                 if searched > self._line_limit:
                     why = f"sent a line of more than {self._line_limit} bytes"
                     break
@@ -217,10 +225,9 @@ class Peer:
         try:
             message = json.loads(line)
         except (ValueError, RecursionError):
-            log.warning("a line is not JSON and was skipped", peer=self.name, bytes=len(line))
-            return
+            message = None
         if not isinstance(message, dict):
-            log.warning("a line is no JSON object and was skipped", peer=self.name, bytes=len(line))
+            self._skip(line)
             return
         method = message.get("method")
         params = message.get("params")
@@ -237,10 +244,19 @@ class Peer:
                     method=method,
                     error=type(error).__name__,
                 )
+        elif len(self._answers) >= ANSWERS_LIMIT:
+            self._misbehaves = "asks without listening"
         else:
             task = asyncio.create_task(self._answer(message["id"], method, fields))
             self._answers.add(task)
             task.add_done_callback(self._answers.discard)
+
+    def _skip(self, line: bytes) -> None:
+        self._noise += 1
+        if self._noise <= NOISE_LOGGED:
+            log.warning("a line is no message and was skipped", peer=self.name, bytes=len(line))
+        if self._noise > NOISE_LIMIT:
+            self._misbehaves = "does not speak JSON-RPC"
 
     def _settle(self, message: Mapping[str, object]) -> None:
         number = message.get("id")

@@ -10,6 +10,7 @@ import pytest
 
 from adapters.codex.client import CodexClient
 from adapters.codex.protocol import McpServer, ThreadSettings, TurnEvent, TurnResult
+from adapters.codex.turns import DELTAS_QUEUED
 from domain.faults import Fault
 
 SETTINGS = ThreadSettings(cwd="/workspace", model="m")
@@ -341,3 +342,31 @@ async def test_every_question_of_codexs_is_answered_at_once(
     await running
     [event] = [event for event in stage.events if event.method == "serverRequest"]
     assert (event.payload["request"], event.payload["message"]) == (method, "may I?")
+
+
+async def test_a_flood_of_deltas_loses_deltas_only(stage: Stage) -> None:
+    """While an event is being stored, text piles up to a limit; every event is still delivered, in order."""
+    await stage.open()
+    go = asyncio.Event()
+    pieces: list[str] = []
+
+    async def slow(event: TurnEvent) -> None:
+        await go.wait()
+        stage.events.append(event)
+
+    flow = stage.client.run_turn(
+        "T", "x", client_message_id="c", on_event=slow, on_delta=lambda delta: pieces.append(delta.text)
+    )
+    running = asyncio.create_task(flow)
+    await stage.server.begin("ours")
+    for _ in range(DELTAS_QUEUED + 500):
+        stage.server.tell("item/agentMessage/delta", threadId="T", turnId="ours", itemId="m", delta="x")
+    stage.server.end("ours")
+    await stage.server.writer.drain()
+    assert not await stage.client.interrupt("other")
+    stopping = asyncio.create_task(stage.client.interrupt("T", timeout=10))
+    await stopping  # returns when the end has been heard, although nothing was delivered yet
+    go.set()
+    assert (await running).outcome == "completed"
+    assert [event.method for event in stage.events] == ["turn/started", "turn/completed"]
+    assert len(pieces) <= DELTAS_QUEUED

@@ -197,3 +197,16 @@ async def test_a_line_that_is_no_message_is_skipped(pair: tuple[Streams, Streams
     say(theirs, {"id": asked["id"], "result": 1})
     assert await asking == 1
     await peer.close()
+
+
+async def test_endless_noise_ends_the_conversation(pair: tuple[Streams, Streams]) -> None:
+    """A process that speaks something else is given up, not read for ever."""
+    ours, theirs = pair
+    peer = Peer(*ours, name="t")
+    peer.start()
+    asking = asyncio.create_task(peer.request("ask", {}, timeout=20))
+    await line(theirs)
+    theirs[1].write(b"noise\n" * 1001)
+    with pytest.raises(Unavailable, match="does not speak JSON-RPC"):
+        await asking
+    await peer.close()

@@ -22,6 +22,7 @@ class Upstream:
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
+        self.left = asyncio.Event()
         self.seen: list[dict[str, Any]] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -41,9 +42,12 @@ class Upstream:
 
     async def events(self) -> AsyncIterator[bytes]:
         """Two events, the second when told to."""
-        yield b"data: one\n\n"
-        await self.go.wait()
-        yield b"data: two\n\n"
+        try:
+            yield b"data: one\n\n"
+            await self.go.wait()
+            yield b"data: two\n\n"
+        finally:
+            self.left.set()
 
 
 @pytest.fixture
@@ -163,3 +167,13 @@ async def test_the_relay_never_shows_what_it_holds(relay: ModelRelay, grant: Gra
     capability = grant.base_url.split("/")[3]
     assert KEY not in repr(relay)
     assert capability not in repr(grant)
+
+
+async def test_a_client_that_leaves_ends_the_models_work(
+    upstream: Upstream, grant: Grant, http: httpx.AsyncClient
+) -> None:
+    """When the agent goes away in mid-stream, the model's connection is closed too, not read on for nobody."""
+    async with http.stream("GET", f"{grant.base_url}/stream") as answer:
+        assert await anext(answer.aiter_raw()) == b"data: one\n\n"
+    async with asyncio.timeout(10):
+        await upstream.left.wait()
