@@ -78,7 +78,8 @@ class Queries:
         turns = [event.event.turn_id for event in events if isinstance(event.event, TurnStarted)]
         items = await self._log.read_streams(ids.turn_stream(turn) for turn in turns)
         seen = [event for turn in turns for event in items[ids.turn_stream(turn)]]
-        documents = list(project(Turns(), [*events, *seen]).values())
+        in_order = sorted([*events, *seen], key=lambda recorded: recorded.position)
+        documents = list(project(Turns(), in_order).values())
         comments = list(project(Comments(), events).values())
         return (await self._told([found], documents, comments))[0]
 

@@ -8,12 +8,20 @@ import asyncio
 import contextlib
 import dataclasses
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import orjson
 from psycopg import sql
 
-from adapters.postgres.connections import Connection, Pool, Session, connect, translated
+from adapters.postgres.connections import (
+    Connection,
+    Pool,
+    Session,
+    checked_schema,
+    checked_url,
+    connect,
+    translated,
+)
 from adapters.postgres.statements import statements
 
 FILE = "views/views.sql"
@@ -36,6 +44,22 @@ class PostgresViews:
         self._pool = Pool(self._session)
         self._connection: Connection | None = None
         self._turn = asyncio.Lock()
+
+    @classmethod
+    async def open(cls, url: str, *, schema: str = "turnkeeper") -> Self:
+        """The read models beside the log at ``url``, as the role of the service; ``Unavailable``, ``Invalid``."""
+        session = Session(
+            url=checked_url(url),
+            schema=checked_schema(schema),
+            application_name="turnkeeper views",
+        )
+        connection = await connect(session)
+        try:
+            with translated():
+                row = await (await connection.execute(statements(FILE)["role"])).fetchone()
+        finally:
+            await connection.close()
+        return cls(dataclasses.replace(session, role=row[0] if row else None))
 
     async def close(self) -> None:
         """Close every connection."""

@@ -76,7 +76,7 @@ def create_app(
     ]
     inner = ExceptionMiddleware(
         Router(routes=routes, redirect_slashes=False),
-        handlers={Fault: _answer_fault, HTTPException: _answer_http},
+        handlers={Fault: _answer, HTTPException: _answer},
     )
     return Shell(inner, routes=routes, admin_token=admin_token, metrics=metrics)
 
@@ -99,6 +99,9 @@ class Shell:
             return
         trace = uuid.uuid4().hex
         scope.setdefault("state", {})["trace_id"] = trace
+        scope["app"] = (
+            self  # lets the routes raise for a wrong path or method instead of answering themselves
+        )
         begun = time.monotonic()
         status = 0
 
@@ -160,21 +163,22 @@ def fault_answer(fault: Fault, trace: str) -> Response:
     return Json(body, status_code=fault.status, headers=headers)
 
 
-async def _answer_fault(request: Request, error: Fault) -> Response:
-    trace = request.scope["state"]["trace_id"]
-    if error.status >= 500:
-        log.warning("request_refused", code=error.code)
-    return fault_answer(error, trace)
-
-
-async def _answer_http(request: Request, error: HTTPException) -> Response:
-    trace = request.scope["state"]["trace_id"]
-    faults: dict[int, Fault] = {
-        404: NotFound("there is nothing at this address"),
-        405: MethodNotAllowed("this address does not take this method"),
-    }
-    fault = faults.get(error.status_code) or Invalid("the request cannot be understood")
-    answer = fault_answer(fault, trace)
-    for name, value in (error.headers or {}).items():
-        answer.headers[name] = value
+async def _answer(request: Request, error: Exception) -> Response:
+    fault = error if isinstance(error, Fault) else _http_fault(error)
+    if fault.status >= 500:
+        log.warning("request_refused", code=fault.code)
+    answer = fault_answer(fault, request.scope["state"]["trace_id"])
+    if isinstance(error, HTTPException):
+        answer.headers.update(error.headers or {})
     return answer
+
+
+def _http_fault(error: Exception) -> Fault:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    match status:
+        case 404:
+            return NotFound("there is nothing at this address")
+        case 405:
+            return MethodNotAllowed("this address does not take this method")
+        case _:
+            return Invalid("the request cannot be understood")

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from adapters.memory import MemoryLog
-from adapters.postgres.log import PostgresLog
 from adapters.postgres.views import PostgresViews
 from projections.views import VIEWS
 from services.projector import Projector
@@ -50,8 +49,7 @@ class Stores:
 @pytest.fixture
 async def stores(schema: Schema) -> AsyncIterator[Stores]:
     """Both stores, under the rights of the service's own role."""
-    log = await PostgresLog.open(schema.url, schema=schema.schema)
-    stores = Stores(PostgresViews(log.session))
+    stores = Stores(await PostgresViews.open(schema.url, schema=schema.schema))
     stores.tasks = await stores.story.everything()
     for projector in stores.projectors:
         await projector.start()
@@ -60,7 +58,6 @@ async def stores(schema: Schema) -> AsyncIterator[Stores]:
     for projector in stores.projectors:
         await projector.close()
     await stores.views.close()
-    await log.close()
 
 
 async def ask(store: ViewStore, view: str, **question: Any) -> list[tuple[str, int, Any]]:
@@ -117,17 +114,9 @@ async def test_a_rebuilt_view_equals_the_live_one(stores: Stores, view: str) -> 
     assert await ask(stores.views, view, where={}) == await ask(stores.twin, view, where={})
 
 
-async def test_two_processes_share_the_views(stores: Stores) -> None:
+async def test_two_processes_share_the_views(stores: Stores, schema: Schema) -> None:
     """A second projector on the same tables does no harm, and both see every position."""
-    session = stores.views._session
-    second = PostgresViews(
-        session.__class__(
-            url=session.url,
-            schema=session.schema.removesuffix("_views"),
-            application_name="second",
-            role=session.role,
-        )
-    )
+    second = await PostgresViews.open(schema.url, schema=schema.schema)
     other = Projector(stores.log, second, VIEWS, batch=4)
     await other.start()
     for number in range(80, 90):

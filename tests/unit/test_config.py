@@ -150,6 +150,23 @@ def test_every_setting_is_explained() -> None:
     assert {"DATABASE_URL", *(f"TURNKEEPER_{name}" for name in contract.split())} <= names
 
 
+def test_a_terminal_gets_lines_without_secrets_and_values() -> None:
+    """On a terminal a traceback is plain: no values of variables, where a token could stand."""
+    out = io.StringIO()
+    configure_logging(style="console", secrets=CANARIES, stream=out)
+    try:
+        held = "the-value-of-a-variable"
+        try:
+            raise RuntimeError("canary-gitea leaked")  # noqa: TRY301 - the traceback is the point
+        except RuntimeError:
+            logger("runner").exception("failed", length=len(held))
+    finally:
+        structlog.reset_defaults()
+    assert "RuntimeError: ********" in out.getvalue()
+    assert "canary" not in out.getvalue()
+    assert "the-value-of" not in out.getvalue().replace('"the-value-of', "")
+
+
 def test_a_log_line_is_json_with_the_chain_and_without_secrets() -> None:
     """Ids bound by ``chain`` stand on each line; secrets are masked in values and in tracebacks."""
     out = io.StringIO()

@@ -1,3 +1,7 @@
+-- name: role
+-- The role of the service, in the schema of the log.
+select value from meta where key = 'service_role'
+
 -- name: lock
 -- One process prepares at a time.
 select pg_advisory_xact_lock(hashtextextended('turnkeeper views ' || current_schema(), 0))
