@@ -5,26 +5,23 @@ protection beyond a minimal environment. No box outlives its service: bubblewrap
 it (so boxes are started from the main thread only) and takes its pid namespace along; an unisolated run has a
 keeper that does the same for its descendants.
 
-Honest limits: the host's network is shared (abstract unix sockets too); limits are per process.
+Honest limits: the host's network is shared (abstract unix sockets too); limits are per process; a service killed
+within the millisecond between starting bubblewrap and bubblewrap's own request to die with it leaves a box that ends
+only with its command (its input is closed, and it keeps the workspace's lock until then).
 """
 
 import asyncio
 import contextlib
-import json
 import os
-import resource
 import shutil
 import signal
 import sys
 import tempfile
 import threading
 import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
-
-import structlog
 
 from adapters import box_keeper
 from adapters.box_bubblewrap import Descriptors, command
@@ -39,12 +36,12 @@ from adapters.box_identity import (
     signal_exactly,
 )
 from adapters.box_locks import WorkspaceLock, lock_file, lock_workspace, takeover
+from adapters.box_processes import first_words, kill, limit, read_info, spawn
 from adapters.box_spec import (
     BRIDGE,
     CODEX_HOME,
     CODEX_HOME_PARTS,
     HOME,
-    STREAM_LIMIT,
     WORKSPACE,
     Bind,
     BoxFile,
@@ -82,9 +79,7 @@ __all__ = [
 
 Isolation = Literal["bubblewrap", "none"]
 _TAIL = 64 * 1024
-_START_SECONDS = 20.0
 _KEEPER = str(Path(box_keeper.__file__).resolve())
-_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,62 +223,45 @@ class Boxes:
 
     async def _start_boxed(self, spec: BoxSpec) -> Box:
         descriptors = Descriptors()
+        process = None
         try:
             info, info_box = descriptors.pipe()
             block_box, block = descriptors.pipe()
             line = command(self._program, spec, descriptors, info=info_box, block=block_box)
             inherited = set(descriptors.all()) - {info, block}
-            if spec.lock is not None:
-                inherited.add(spec.lock.fileno())
-            process = await _spawn(spec, line, inherited, cwd="/")
+            process = await spawn(spec, line, inherited, cwd="/")
             descriptors.close_one(info_box)
-            told = await _read_info(info)
-            identity = identity_of(told) if told is not None else None
-            if identity is None:
-                box_error = await _first_words(process)
-                raise Unavailable(f"A box could not be started: {box_error}", code="box_failed")
-            _limit(identity.pid, spec.limits)
-            box = Box(process, identity)
-            with contextlib.suppress(BrokenPipeError):
-                os.write(block, b"!")
+            told = await read_info(info)
+            return await _released(process, told, spec, block)
+        except BaseException:
+            kill(process)  # before its descriptors close: a closed block would let the command go
+            raise
         finally:
             descriptors.close()
-        return box
 
     async def _start_plain(self, spec: BoxSpec) -> Box:
         private = Path(tempfile.mkdtemp(prefix="turnkeeper-run-"))
         descriptors = Descriptors()
+        process = None
         try:
             paths = _plain_paths(spec, private)
             mark = uuid.uuid4().hex
             environment = {name: _mapped(value, paths) for name, value in spec.environment().items()}
             environment["PATH"] = spec.env.get("PATH") or os.environ.get("PATH", os.defpath)
-            environment["HOME"] = str(private)
-            environment["TMPDIR"] = str(private)
+            environment["HOME"] = environment["TMPDIR"] = str(private)
             environment[MARK] = mark
             block_box, block = descriptors.pipe()
             keeper = [sys.executable, "-I", "-S", _KEEPER, str(block_box)]
             line = [*keeper, *(_mapped(part, paths) for part in spec.argv)]
-            inherited = {block_box}
-            if spec.lock is not None:
-                inherited.add(spec.lock.fileno())
             cwd = _mapped(spec.working_folder(), paths)
-            process = await _spawn(spec, line, inherited, cwd=cwd, environment=environment)
-            identity = identity_of(process.pid, mark=mark)
-            if identity is None:
-                raise Unavailable(  # noqa: TRY301 - the private folder goes for every way out
-                    f"A run could not be started: {await _first_words(process)}", code="box_failed"
-                )
-            _limit(identity.pid, spec.limits)
-            box = Box(process, identity, private=private)
-            with contextlib.suppress(BrokenPipeError):
-                os.write(block, b"!")
+            process = await spawn(spec, line, {block_box}, cwd=cwd, environment=environment)
+            return await _released(process, process.pid, spec, block, mark=mark, private=private)
         except BaseException:
+            kill(process)
             shutil.rmtree(private, ignore_errors=True)
             raise
         finally:
             descriptors.close()
-        return box
 
     def path(self, spec: BoxSpec, inside: str) -> str:
         """What a path of the box (``/workspace/…``) is called by the command; the same unless unisolated."""
@@ -325,81 +303,21 @@ def _mapped(value: str, paths: dict[str, str]) -> str:
     return value
 
 
-async def _spawn(
+async def _released(
+    process: asyncio.subprocess.Process,
+    root: int | None,
     spec: BoxSpec,
-    line: Sequence[str],
-    inherited: set[int],
+    block: int,
     *,
-    cwd: str,
-    environment: dict[str, str] | None = None,
-) -> asyncio.subprocess.Process:
-
-    try:
-        return await asyncio.create_subprocess_exec(
-            *line,
-            stdin=asyncio.subprocess.PIPE if spec.keep_stdin else asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            limit=STREAM_LIMIT,
-            pass_fds=tuple(inherited),
-            cwd=cwd,
-            env=environment if environment is not None else {"PATH": os.environ.get("PATH", os.defpath)},
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise Unavailable(f"A box could not be started: {error.strerror}", code="box_failed") from None
-
-
-async def _read_info(descriptor: int) -> int | None:
-    """The process number that bubblewrap reports for the box's init; None if it ended without one."""
-    loop = asyncio.get_running_loop()
-    os.set_blocking(descriptor, False)
-    told = b""
-    ready = asyncio.Event()
-    loop.add_reader(descriptor, ready.set)
-    try:
-        async with asyncio.timeout(_START_SECONDS):
-            while not told.rstrip().endswith(b"}"):
-                await ready.wait()
-                ready.clear()
-                try:
-                    chunk = os.read(descriptor, 4096)
-                except BlockingIOError:
-                    continue
-                if not chunk:
-                    return None
-                told += chunk
-    except TimeoutError:
-        return None
-    finally:
-        loop.remove_reader(descriptor)
-    pid = json.loads(told).get("child-pid")
-    return pid if isinstance(pid, int) else None
-
-
-async def _first_words(process: asyncio.subprocess.Process) -> str:
-    """What a program that did not start says about it."""
-    with contextlib.suppress(ProcessLookupError):
-        process.kill()
-    _, err = await process.communicate()
-    words = err.decode(errors="replace").strip().splitlines()
-    return words[-1][:300] if words else "it ended at once"
-
-
-def _limit(pid: int, limits: Limits) -> None:
-    """Set what was asked for on the box's root, before its command runs; children inherit it."""
-    wanted = (
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_CPU, limits.cpu_seconds),
-        (resource.RLIMIT_AS, limits.memory_bytes),
-        (resource.RLIMIT_NPROC, limits.processes),
-        (resource.RLIMIT_FSIZE, limits.file_bytes),
-        (resource.RLIMIT_NOFILE, limits.open_files),
-    )
-    for kind, value in wanted:
-        if value is None:
-            continue
-        try:
-            resource.prlimit(pid, kind, (value, value))
-        except (ProcessLookupError, PermissionError, ValueError) as error:
-            _log.warning("box_limit_not_set", kind=kind, reason=str(error))
+    mark: str = "",
+    private: Path | None = None,
+) -> Box:
+    """Identify and limit what was started, then let its command go."""
+    identity = identity_of(root, mark=mark) if root is not None else None
+    if identity is None:
+        raise Unavailable(f"A box could not be started: {await first_words(process)}", code="box_failed")
+    limit(identity.pid, spec.limits)
+    box = Box(process, identity, private=private)
+    with contextlib.suppress(BrokenPipeError):
+        os.write(block, b"!")
+    return box

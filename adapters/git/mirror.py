@@ -14,6 +14,7 @@ from adapters.box_locks import WorkspaceLock, lock_workspace
 from adapters.git.command import GitCommand
 from adapters.git.disk import need_space
 from adapters.git.names import checked_ref, gitea_name, real_folder, repo_path
+from domain.faults import Conflict
 
 _REFSPECS = (
     "+refs/heads/*:refs/heads/*",
@@ -71,7 +72,7 @@ class Mirror:
         with await lock_workspace(path, self._deadline) as lock:
             self._remove_leftovers(path)
             if path.is_symlink():
-                raise NotADirectoryError(path)
+                raise Conflict("A symbolic link stands where a mirror belongs.", code="unsafe_path")
             if path.is_dir():
                 branch = await self._fetch(path, url, lock)
                 return MirrorState(path=path, default_branch=branch, cloned=False)

@@ -22,6 +22,7 @@ ISOLATIONS = [
     pytest.param("bubblewrap", marks=[pytest.mark.bubblewrap, needs_bubblewrap]),
     pytest.param("none"),
 ]
+boxed = pytest.mark.parametrize("house", ISOLATIONS[:1], indirect=True)
 
 
 @dataclass
@@ -198,6 +199,7 @@ async def test_a_session_without_own_work_moves_on_with_upstream(house: House) -
     assert not left.dirty
 
 
+@boxed
 @pytest.mark.parametrize("change", ["file", "hidden", "commit", "branch", "stage", "ignored_tracked"])
 async def test_changes_that_nobody_recorded_block(house: House, change: str) -> None:
     """Any change between two runs blocks both the same and another session, and is left untouched."""
@@ -226,6 +228,7 @@ async def test_changes_that_nobody_recorded_block(house: House, change: str) -> 
         assert house.files() == before
 
 
+@boxed
 @pytest.mark.parametrize("state", ["lock", "ref_lock", "merge", "rebase", "conflict"])
 async def test_locks_and_operations_in_progress_block(house: House, state: str) -> None:
     """A lock file, a merge, a rebase or a conflict is somebody's business, even for the same session."""
@@ -324,8 +327,9 @@ async def test_the_answer_may_be_lost_after_a_change_of_session(house: House) ->
     assert reasons(await house.try_to_enter("issue:1", "gitea-task-5")) == ["unknown_changes"]
 
 
+@boxed
 @pytest.mark.parametrize("step", ["write_move", "depart", "travel", "settle"])
-@pytest.mark.parametrize("then", ["issue:1", "issue:2", "issue:3"])
+@pytest.mark.parametrize("then", ["issue:1", "issue:3"])
 async def test_a_change_of_session_can_be_killed_after_every_step(
     house: House, monkeypatch: pytest.MonkeyPatch, step: str, then: str
 ) -> None:
@@ -360,14 +364,11 @@ async def test_a_change_of_session_can_be_killed_after_every_step(
     assert (house.files(), house.git("status", "--porcelain")) == (before, status)
 
 
-@pytest.mark.bubblewrap
-@needs_bubblewrap
+@boxed
 async def test_a_hostile_workspace_runs_nothing_outside_and_reaches_no_secret(
     house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A planted fsmonitor, hooks, filters and links run in the box at most and find no secret there."""
-    if house.workspaces._boxes.isolation == "none":
-        house.workspaces._boxes = Boxes()
     await house.enter("issue:1", "gitea-task-1")
     secret, outside = tmp_path / "secret", tmp_path / "outside"
     secret.write_text("canary-file")
@@ -405,7 +406,6 @@ async def test_a_hostile_workspace_runs_nothing_outside_and_reaches_no_secret(
         ).splitlines()
         if line.split()[1] == "blob"
     )
-    assert "uid" not in loot or "canary" not in loot
     assert "GIT_WORK_TREE" in loot, "the filter did run, in the box"
     assert "canary" not in loot
     assert TOKEN not in loot
