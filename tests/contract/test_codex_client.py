@@ -15,7 +15,7 @@ import pytest
 from adapters.codex.client import CodexClient
 from adapters.codex.home import ModelProvider, config_toml
 from adapters.codex.protocol import Answered, McpServer, ThreadSettings, TurnDelta, TurnEvent, TurnResult
-from adapters.codex.relay import ModelRelay
+from adapters.codex.relay import Grant, ModelRelay
 from adapters.simulated import agent as scripted
 from adapters.simulated.model import SimulatedModel
 from domain.faults import Fault
@@ -44,6 +44,7 @@ class Bench:
     folder: Path
     model: SimulatedModel
     relay: ModelRelay
+    grant: Grant
     processes: list[asyncio.subprocess.Process] = field(default_factory=list)
     clients: list[CodexClient] = field(default_factory=list)
     answered: list[Answered] = field(default_factory=list)
@@ -125,9 +126,10 @@ async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     relay = await ModelRelay.start(model.base_url, "sk-of-the-relay")
     for name in ("home", "workspace"):
         (tmp_path / name).mkdir()
-    provider = ModelProvider(base_url=relay.grant().base_url, request_max_retries=0, stream_max_retries=0)
+    grant = relay.grant()
+    provider = ModelProvider(base_url=grant.base_url, request_max_retries=0, stream_max_retries=0)
     (tmp_path / "home" / "config.toml").write_text(config_toml(provider=provider, model=MODEL))
-    bench = Bench(kind=request.param, folder=tmp_path, model=model, relay=relay)
+    bench = Bench(kind=request.param, folder=tmp_path, model=model, relay=relay, grant=grant)
     yield bench
     for client in bench.clients:
         await client.close()
@@ -425,3 +427,58 @@ async def test_the_model_hears_the_relays_key_only(bench: Bench) -> None:
     thread = await client.start_thread(bench.settings())
     await bench.turn(client, thread.thread_id, '[[mock:text {"text": "x"}]]')
     assert {exchange.authorization for exchange in bench.model.exchanges} == {"Bearer sk-of-the-relay"}
+
+
+async def test_a_resume_whose_mcp_server_fails_does_not_lose_the_thread(bench: Bench) -> None:
+    """A failing MCP server at resume is mcp_start_failed; the thread resumes when it works again."""
+    client = await bench.connect()
+    thread = await client.start_thread(bench.settings())
+    await bench.turn(client, thread.thread_id, '[[mock:text {"text": "one"}]]')
+    await bench.kill()
+    again = await bench.connect()
+    with pytest.raises(Fault, match="mcp_start_failed"):
+        await again.resume_thread(thread.thread_id, bench.settings("exit"))
+    await bench.kill()
+    third = await bench.connect()
+    resumed = await third.resume_thread(thread.thread_id, bench.settings())
+    assert (resumed.thread_id, resumed.deviations) == (thread.thread_id, ())
+
+
+async def test_an_interrupted_shell_command_does_not_survive(bench: Bench) -> None:
+    """After an interrupt the command that ran in the workspace is gone."""
+    client = await bench.connect()
+    thread = await client.start_thread(bench.settings())
+    command = "echo $$ > pid.txt.new; mv pid.txt.new pid.txt; exec sleep 300"
+    directive = f"[[mock:exec {json.dumps({'cmd': command})}]]"
+    running = asyncio.create_task(bench.turn(client, thread.thread_id, directive))
+    file = Path(bench.cwd) / "pid.txt"
+    await until(file.exists, lambda: asyncio.sleep(0.02))
+    assert await client.interrupt(thread.thread_id)
+    assert (await running).outcome == "interrupted"
+    process = Path("/proc") / file.read_text().strip()
+    await until(lambda: not process.exists(), lambda: asyncio.sleep(0.02))
+
+
+async def test_a_model_that_is_away_is_unavailable(bench: Bench) -> None:
+    """Behind a relay whose upstream is gone, the turn fails as model_unavailable."""
+    if bench.kind == "scripted":
+        pytest.skip("the scripted agent asks no model")
+    client = await bench.connect()
+    thread = await client.start_thread(bench.settings())
+    await bench.model.stop()
+    result = await bench.turn(client, thread.thread_id, "anything")
+    assert result.error is not None
+    assert (result.outcome, result.error.code) == ("failed", "model_unavailable")
+
+
+async def test_a_revoked_way_to_the_model_is_unauthorised(bench: Bench) -> None:
+    """After the run's capability was revoked, the agent reaches no model."""
+    if bench.kind == "scripted":
+        pytest.skip("the scripted agent asks no model")
+    client = await bench.connect()
+    thread = await client.start_thread(bench.settings())
+    bench.grant.revoke()
+    result = await bench.turn(client, thread.thread_id, "anything")
+    assert result.error is not None
+    assert (result.outcome, result.error.code) == ("failed", "model_unauthorised")
+    assert bench.model.exchanges == []
