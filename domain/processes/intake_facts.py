@@ -81,7 +81,9 @@ def take(delivery: Delivery, rules: Rules, route: Route, *, salts: tuple[bytes, 
         facts |= {"before": reference, "before_whole": len(delivery.changed_from)}
     people = [delivery.sender, part.author if part else None]
     stored.extend(
-        contents.login(person.id, person.login) for person in dict.fromkeys(people) if person is not None
+        contents.login(person.id, _line(person.login))
+        for person in dict.fromkeys(people)
+        if person is not None
     )
     if delivery.review_state:
         facts["review_state"] = _line(delivery.review_state)

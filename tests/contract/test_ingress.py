@@ -460,3 +460,30 @@ async def test_no_text_of_a_stranger_stands_in_an_event(event_log: EventLog) -> 
     written = b"".join(row.body + row.metadata_bytes for row in await all_rows(event_log))
     for canary in (b"canary", b"user11", SECRET.encode()):
         assert canary not in written
+
+
+async def test_odd_characters_are_taken(event_log: EventLog) -> None:
+    """NUL is replaced before it meets a database; lone halves of pairs, which are no JSON, are 400."""
+    payload = comment("@ccweb-bot \x00 fix it")
+    payload["issue"]["title"] = "a\x00b"
+    payload["sender"]["login"] = payload["comment"]["user"]["login"] = "al\x00ice"
+    payload["repository"]["default_branch"] = "ma\x00in"
+    response = await Door(event_log).knock(signed(payload))
+    assert response.status_code == 202
+    halves = await Door(event_log).knock(signed(comment("@ccweb-bot \ud800", ident=2), "d-2"))
+    assert (halves.status_code, halves.json()["reason"]) == (400, "invalid_payload")
+
+
+async def test_counts_are_written_by_themselves() -> None:
+    """The security event is appended every interval, and what is left when the service stops."""
+    log = MemoryLog()
+    refusals = Refusals(log, interval_s=0.01)
+    running = asyncio.create_task(refusals.run())
+    refusals.count("invalid_signature")
+    async for batch in log.tail(after=0):
+        assert [type(row.event) for row in batch] == [SignaturesRefused]
+        break
+    refusals.count("invalid_signature")
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert (await counts(log))["SignaturesRefused"] == 2

@@ -9,11 +9,13 @@ from domain import comments, ids, tasks
 from domain.contents import digest
 from domain.deliveries import DeliveryDecided, DeliveryReceived, DenialReceiptGranted, MentionConsumed
 from domain.effects import EffectIntended
-from domain.log import QueueDrop, QueuePut
+from domain.events import Event, encode
+from domain.log import QueueDrop, QueuePut, Recorded
 from domain.mentions import LIMIT
-from domain.policy import Listed, Rules
+from domain.policy import Listed, Rules, TriggerPolicy
+from domain.processes.intake import judge
 from domain.processes.intake_effects import REFUSAL_TEXTS
-from domain.processes.intake_state import State
+from domain.processes.intake_state import State, repeated
 from domain.repositories import RepositoryKeyClaimed, RepositoryRegistered, RepositoryRenamed
 from domain.sessions import Session, SessionOpened, SessionTaskAdmitted
 from domain.tasks import InstructionAmended, TaskCancelled, TaskReceived, TaskTransitioned
@@ -36,6 +38,7 @@ from tests.unit.intake_world import (
     taken,
 )
 
+POLICIES: tuple[TriggerPolicy, ...] = ("write", "admin", "anyone", "allow-list")
 World = tuple[Delivery, State, Rules]
 Change = Callable[[World], World]
 
@@ -511,3 +514,43 @@ def test_the_right_is_recorded_only_where_it_is_the_senders() -> None:
     assert taken(body_edit(Person(id=12, login="mallory"))).fact.permissions is None
     review = delivery(shape="review_submitted", permissions=WRITER)
     assert taken(review).fact.permissions is None
+
+
+def recorded(*found: Event) -> list[Recorded]:
+    """Events as they would stand on one stream."""
+    return [
+        Recorded(number, "delivery:default:d-1", number, event.type, event.schema, encode(event), b"{}", AT)
+        for number, event in enumerate(found, 1)
+    ]
+
+
+def test_a_repeat_of_a_deferred_delivery_tells_its_present_outcome() -> None:
+    """While it waits it is received; once a worker decided, the repeat gets that decision, with 200."""
+    review = delivery(shape="review_submitted", part=dataclasses.replace(comment(""), kind="review", id=None))
+    first = events(decided(review))
+    waiting = repeated(recorded(*first))
+    assert waiting is not None
+    assert (waiting.http_status, waiting.status, waiting.state) == (200, "deferred", "received")
+    later = DeliveryDecided(
+        delivery_key="default:d-1", status="accepted", reason=None, http_status=202, task_id="gitea-task-1"
+    )
+    outcome = repeated(recorded(*first, later))
+    assert outcome is not None
+    assert (outcome.http_status, outcome.task_id, outcome.state) == (200, "gitea-task-1", "queued")
+    assert repeated([]) is None
+
+
+def test_another_policy_can_be_asked_about_the_same_fact() -> None:
+    """What a delivery recorded is enough to say what other rules would have decided."""
+    fact = taken(delivery()).fact
+    texts = taken(delivery()).texts
+    verdicts = {
+        policy: judge(fact, texts, state(), dataclasses.replace(RULES, trigger_policy=policy))
+        for policy in POLICIES
+    }
+    assert {policy: type(verdict).__name__ for policy, verdict in verdicts.items()} == {
+        "write": "Admitted",
+        "admin": "Denied",
+        "anyone": "Admitted",
+        "allow-list": "Denied",
+    }
