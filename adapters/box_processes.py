@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import resource
+import signal
 from collections.abc import Sequence
 
 import structlog
@@ -43,9 +44,9 @@ async def spawn(
 
 def kill(process: asyncio.subprocess.Process | None) -> None:
     """Kill what was started, if it was."""
-    if process is not None:
+    if process is not None and process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
-            process.kill()
+            os.kill(process.pid, signal.SIGKILL)  # the library's own kill() would take the return code away
 
 
 async def read_info(descriptor: int) -> int | None:

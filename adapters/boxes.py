@@ -158,9 +158,7 @@ class Box:
             with contextlib.suppress(TimeoutError):
                 return await asyncio.wait_for(asyncio.shield(self.wait()), grace)
         await kill_recorded(self.identity)
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
-        return await self.wait()
+        return await self.wait()  # what started the root ends with it
 
 
 class Boxes:
@@ -201,7 +199,15 @@ class Boxes:
                 "Boxes are started from the main thread: they die with the thread that started them.",
                 code="box_failed",
             )
-        return await (self._start_plain(spec) if self.isolation == "none" else self._start_boxed(spec))
+        starting = asyncio.create_task(
+            self._start_plain(spec) if self.isolation == "none" else self._start_boxed(spec)
+        )
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:  # a start can't be given up half-way without losing sight of a process
+            with contextlib.suppress(Fault):
+                await (await starting).kill(0)
+            raise
 
     async def run(self, spec: BoxSpec, deadline: float, *, max_output: int = 16 * 1024 * 1024) -> Completed:
         """Run a short command to its end; ``Unavailable`` (``box_timeout``) after ``deadline`` seconds."""

@@ -147,16 +147,25 @@ class GitCommand:
             environment["GIT_ASKPASS"] = str(helper.path)
             keep = (*keep, helper.descriptor)
         try:
-            process = await asyncio.create_subprocess_exec(
-                *line,
-                cwd=cwd,
-                env=environment,
-                pass_fds=keep,
-                start_new_session=True,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
+            starting = asyncio.create_task(
+                asyncio.create_subprocess_exec(
+                    *line,
+                    cwd=cwd,
+                    env=environment,
+                    pass_fds=keep,
+                    start_new_session=True,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=asyncio.subprocess.PIPE,
+                )
             )
+            try:
+                process = await asyncio.shield(starting)
+            except asyncio.CancelledError:  # else a half-started git would be lost sight of
+                process = await starting
+                _end_group(process)
+                await process.wait()
+                raise
         except OSError as error:
             raise Fault(f"git could not be started: {error.strerror}", code="git_failed") from None
         operation = next(

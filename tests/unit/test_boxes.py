@@ -220,7 +220,7 @@ async def test_a_box_that_ignores_sigterm_is_killed_with_all_its_descendants(
     lock.close()
     with pytest.raises(Conflict, match="workspace_locked"):
         await lock_workspace(workspace, 0)
-    await box.kill(0.1)
+    assert await box.kill(0.1) > 128
     (await lock_workspace(workspace, 0)).close()
     assert provably_dead(box.identity)
 
@@ -240,6 +240,20 @@ async def test_a_deadline_ends_a_command(boxes: Boxes, workspace: Path) -> None:
     lock = await lock_workspace(workspace)
     with pytest.raises(Fault, match="box_timeout"):
         await boxes.run(sh("sleep 1000", workspace, lock=lock), 0.3)
+    lock.close()
+    (await lock_workspace(workspace, 0)).close()
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 5, 20])
+async def test_a_start_that_is_given_up_leaves_nothing(boxes: Boxes, workspace: Path, steps: int) -> None:
+    """Cancelling a start at any point ends what was started: the lock is free as soon as the caller is back."""
+    lock = await lock_workspace(workspace)
+    starting = asyncio.create_task(boxes.start(sh("sleep 1000", workspace, lock=lock)))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    starting.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await (await starting).kill(0)
     lock.close()
     (await lock_workspace(workspace, 0)).close()
 
