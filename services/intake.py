@@ -146,7 +146,7 @@ class Intake:
             premises=decision.premises,
             drafts=decision.drafts,
             metadata=Metadata(
-                actor=f"gitea:user:{fact.sender_id}",
+                actor=f"gitea:user:{fact.sender_id}" if fact.sender_id else "system",
                 correlation_id=decision.task_id or fact.delivery_key,
                 runner_id=self._runner_id,
                 rules_version=rules.rules_version,

@@ -222,7 +222,7 @@ async def test_gitea_form_is_taken(door: Door) -> None:
 
 async def test_a_large_request_is_refused_before_all_else() -> None:
     """More bytes than the limit are 413, declared or streamed, also unsigned ones and other content types."""
-    door = Door(MemoryLog(), limits=Limits(body=1000, in_flight=10_000))
+    door = Door(MemoryLog(), limits=Limits(body=1000, in_flight=1000))
     large = signed(b"x" * 1001, secret="wrong", content_type="text/plain")
     assert (await door.knock(large)).status_code == 413
 
@@ -232,9 +232,10 @@ async def test_a_large_request_is_refused_before_all_else() -> None:
 
     transport = httpx.ASGITransport(app=door.app)
     async with httpx.AsyncClient(transport=transport, base_url="http://door") as client:
-        streamed = await client.post("/api/gitea/webhook", content=chunks(), headers=large.headers)
-    assert streamed.status_code == 413
-    assert door.counted == [("rejected", "too_large")] * 2
+        for _ in range(2):  # what the first one held was given back
+            streamed = await client.post("/api/gitea/webhook", content=chunks(), headers=large.headers)
+            assert streamed.status_code == 413
+    assert door.counted == [("rejected", "too_large")] * 3
     assert not await all_rows(door.log)
 
 

@@ -554,3 +554,31 @@ def test_another_policy_can_be_asked_about_the_same_fact() -> None:
         "anyone": "Admitted",
         "allow-list": "Denied",
     }
+
+
+REPOSITORY_STREAMS = {"repository-id:default:7", "repo:default:acme/widget"}
+MENTION_STREAM = "mention:7:comment:3001:2026-11-03T09:15:30Z"
+
+
+@pytest.mark.parametrize(
+    ("made", "given", "also"),
+    [
+        (delivery("nothing"), state(), set()),
+        (delivery(), state(consumed=CONSUMED), set()),
+        (delivery(permissions=READER), state(denied_at=AT.isoformat()), {"denial:7:11"}),
+        (
+            delivery(),
+            state(session=full(), denied_at=AT.isoformat()),
+            {"denial:7:11", "session:default:acme/widget:issue:12"},
+        ),
+        (edit("@ccweb-bot x", before="stale @ccweb-bot"), queued(), {"task"}),
+        (delivery(delivery_id="d-2", shape="comment_deleted"), queued(), {"task"}),
+    ],
+    ids=["no_mention", "handled", "not_permitted", "rate_limited", "stale edit", "deleted"],
+)
+def test_what_decided_is_a_premise(made: Delivery, given: State, also: set[str]) -> None:
+    """Every stream that a decision was read from must stand where it stood, else it is decided again."""
+    task = ids.task_stream(ids.task_id("default:d-1"))
+    wanted = {f"delivery:default:{made.delivery_id}", MENTION_STREAM, *REPOSITORY_STREAMS}
+    wanted |= {task if name == "task" else name for name in also}
+    assert {premise.stream for premise in decided(made, given).premises} == wanted
