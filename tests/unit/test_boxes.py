@@ -295,7 +295,7 @@ def start_service(isolation: str, workspace: Path) -> tuple[subprocess.Popen[byt
         [sys.executable, "-c", _SERVICE, isolation, str(workspace)],
         stdout=subprocess.PIPE,
         cwd=Path(__file__).parents[2],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])},
     )
     assert service.stdout is not None
     return service, Identity.of_json(json.loads(service.stdout.readline()))

@@ -376,22 +376,23 @@ async def test_a_hostile_workspace_runs_nothing_outside_and_reaches_no_secret(
     monkeypatch.setenv("TURNKEEPER_SECRET", "canary-env")
     evil = house.path / "evil.sh"
     evil.write_text(
-        f"#!/bin/sh\n(env; cat {secret} /proc/[0-9]*/environ; id -u; ls {tmp_path}) >>/workspace/loot 2>&1\n"
+        f'#!/bin/sh\n(env; cat {secret} /proc/[0-9]*/environ; id -u; ls {tmp_path}) >>"$GIT_WORK_TREE/loot" 2>&1\n'
         f"touch {outside}/ran-$$\ncat\n"
     )
     evil.chmod(0o755)
+    command = 'sh "$GIT_WORK_TREE/evil.sh"'
     for hook in ("post-checkout", "post-index-change", "reference-transaction", "pre-auto-gc", "post-commit"):
         (house.path / ".git/hooks").mkdir(exist_ok=True)
         shutil.copy(evil, house.path / ".git/hooks" / hook)
     for key, value in {
-        "core.fsmonitor": "/workspace/evil.sh",
+        "core.fsmonitor": command,
         "core.worktree": str(outside),
-        "core.alternateRefsCommand": "/workspace/evil.sh",
-        "core.sshCommand": "/workspace/evil.sh",
-        "filter.evil.clean": "/workspace/evil.sh",
-        "filter.evil.smudge": "/workspace/evil.sh",
-        "diff.external": "/workspace/evil.sh",
-        "gpg.program": "/workspace/evil.sh",
+        "core.alternateRefsCommand": command,
+        "core.sshCommand": command,
+        "filter.evil.clean": command,
+        "filter.evil.smudge": command,
+        "diff.external": command,
+        "gpg.program": command,
     }.items():
         house.git("config", key, value)
     (house.path / ".gitattributes").write_text("* filter=evil\n")
