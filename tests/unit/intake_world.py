@@ -1,9 +1,10 @@
 """Deliveries and states that tests of intake build by hand."""
 
 import dataclasses
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from domain import ids, tasks
 from domain.deliveries import MentionConsumed
 from domain.events import Event
 from domain.policy import Rules
@@ -13,6 +14,7 @@ from domain.processes.intake_facts import Route, Taken, stamped, take
 from domain.processes.intake_state import State
 from domain.repositories import Repository as RepositoryFold
 from domain.repositories import RepositoryRegistered
+from domain.sessions import Session
 from domain.webhooks import CommentPart, Delivery, Permissions, Person, Repository, Resource, utc
 
 AT = datetime(2026, 11, 3, 9, 15, 31, tzinfo=UTC)
@@ -121,3 +123,25 @@ def decided(made: Delivery, given: State | None = None, rules: Rules = RULES) ->
 def events(decision: Decision, *kinds: type[Event]) -> list[Event]:
     """The events that a decision appends, of some kinds only."""
     return [draft.event for draft in decision.drafts if not kinds or isinstance(draft.event, kinds)]
+
+
+def full(count: int = 60) -> Session:
+    """A session with many tasks of just now."""
+    at = (AT - timedelta(minutes=1)).isoformat()
+    return Session(admitted=((11, at),) * count)
+
+
+def queued(text: str = "@ccweb-bot fix it", **changed: Any) -> State:
+    """The state after alice's comment became a queued task."""
+    first = decided(delivery(text))
+    task = tasks.fold(draft.event for draft in first.drafts if draft.stream.startswith("task:"))
+    consumed = MentionConsumed(mention_key="m", delivery_key="default:d-1", task_id=task.task_id)
+    stream = ids.task_stream(task.task_id)
+    versions = {**state().versions, stream: 3}
+    return state(versions=versions, consumed=consumed, task=task, present=text, **changed)
+
+
+def edit(now: str, before: str = "@ccweb-bot fix it", **changed: Any) -> Delivery:
+    """An edit of alice's comment."""
+    made = delivery(now, delivery_id="d-2", shape="comment_edited", action="edited", changed_from=before)
+    return dataclasses.replace(made, **changed)
