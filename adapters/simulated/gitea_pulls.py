@@ -29,6 +29,8 @@ class GiteaPulls(GiteaActs):
             private=parent.private,
             default_branch=parent.default_branch,
             fork_of=parent.id,
+            has_issues=False,
+            has_extras=False,
             created=now,
             updated=now,
         )

@@ -87,8 +87,7 @@ class RepoShapes:
         name = state.full_name(repo)
         owner = state.users[repo.owner_id]
         rights = permissions if permissions is not None else self.permissions(repo, viewer)
-        signed = viewer if rank(state.access(repo, viewer)) > 0 else None
-        known = owner if owner.is_org else signed and _someone_else(owner)
+        known = _someone_else(owner) if rank(state.access(repo, viewer)) > 0 else None
         parent = state.repos.get(repo.fork_of) if repo.fork_of is not None else None
         inner = self.repo(parent, viewer, permissions=rights) if parent else None
         issues = [i for i in state.issues.values() if i.repo_id == repo.id and i.state == "open"]
@@ -149,11 +148,11 @@ class RepoShapes:
 
     def _repo_settings(self, repo: Repo) -> JsonObject:
         return {
-            "has_wiki": True,
+            "has_wiki": repo.has_extras,
             "has_pull_requests": True,
-            "has_projects": True,
+            "has_projects": repo.has_extras,
             "projects_mode": "all",
-            "has_releases": True,
+            "has_releases": repo.has_extras,
             "has_packages": False,
             "has_actions": False,
             "ignore_whitespace_conflicts": False,
@@ -234,7 +233,7 @@ class RepoShapes:
             "type": "gitea",
             "branch_filter": hook.branch_filter,
             "config": {"content_type": hook.content_type, "url": hook.url},
-            "events": sorted(hook.events),
+            "events": self._events(hook),
             "authorization_header": "",
             "active": hook.active,
             "updated_at": stamp(hook.updated),
@@ -243,6 +242,13 @@ class RepoShapes:
         if self.old:
             del shape["name"]
         return shape
+
+    def _events(self, hook: Hook) -> list[str]:
+        review = "pull_request_review"
+        if not self.old or review not in hook.events:
+            return sorted(hook.events)
+        kinds = (f"{review}_{kind}" for kind in ("approved", "rejected", "comment"))
+        return sorted({*hook.events, *kinds} - {review})
 
 
 _ONLY_NEW_REPO = (

@@ -78,15 +78,10 @@ def protect_branch(call: Call) -> Answer:
         raise GiteaError(501, "the stand-in Gitea protects branches against every push only")
     call.state.protect(call.repo, rule)
     now = stamp(call.repo.protected[rule])
-    shape: JsonObject = {
-        "branch_name": rule,
-        "rule_name": rule,
-        **_PROTECTION,
-        "created_at": now,
-        "updated_at": now,
-    }
-    if not call.old:
-        shape |= _PROTECTION_NEW | {"priority": len(call.repo.protected)}
+    shape: JsonObject = {"branch_name": rule, "rule_name": rule, "priority": len(call.repo.protected)}
+    shape |= _PROTECTION | {"created_at": now, "updated_at": now}
+    if call.old:
+        shape = {key: value for key, value in shape.items() if key not in _PROTECTION_NEW}
     return Answer(status=201, value=shape)
 
 
@@ -96,9 +91,17 @@ _PROTECTION: JsonObject = {
     "push_whitelist_usernames": [],
     "push_whitelist_teams": [],
     "push_whitelist_deploy_keys": False,
+    "enable_force_push": False,
+    "enable_force_push_allowlist": False,
+    "force_push_allowlist_usernames": [],
+    "force_push_allowlist_teams": [],
+    "force_push_allowlist_deploy_keys": False,
     "enable_merge_whitelist": False,
     "merge_whitelist_usernames": [],
     "merge_whitelist_teams": [],
+    "enable_bypass_allowlist": False,
+    "bypass_allowlist_usernames": [],
+    "bypass_allowlist_teams": [],
     "enable_status_check": False,
     "status_check_contexts": None,
     "required_approvals": 0,
@@ -113,17 +116,19 @@ _PROTECTION: JsonObject = {
     "require_signed_commits": False,
     "protected_file_patterns": "",
     "unprotected_file_patterns": "",
-}
-_PROTECTION_NEW: JsonObject = {
-    "enable_force_push": False,
-    "enable_force_push_allowlist": False,
-    "force_push_allowlist_usernames": [],
-    "force_push_allowlist_teams": [],
-    "force_push_allowlist_deploy_keys": False,
-    "enable_bypass_allowlist": False,
-    "bypass_allowlist_usernames": [],
-    "bypass_allowlist_teams": [],
     "block_admin_merge_override": False,
+}
+_PROTECTION_NEW = {
+    "priority",
+    "enable_force_push",
+    "enable_force_push_allowlist",
+    "force_push_allowlist_usernames",
+    "force_push_allowlist_teams",
+    "force_push_allowlist_deploy_keys",
+    "enable_bypass_allowlist",
+    "bypass_allowlist_usernames",
+    "bypass_allowlist_teams",
+    "block_admin_merge_override",
 }
 
 

@@ -231,16 +231,13 @@ def get_permission(call: Call) -> Answer:
 
 @route("GET", _REPO + "/assignees")
 def list_assignees(call: Call) -> Answer:
-    """Who can be assigned: those who read issues by a right of their own, too (so no answer to who may write)."""
+    """Who can be assigned: direct writers, and members of teams even if they only read (so no word on rights)."""
+    writers = {user for user, mode in call.repo.collaborators.items() if rank(mode) >= rank("write")}
     users = [
         user
         for user in sorted(call.state.users.values(), key=lambda u: u.login)
         if not user.is_org
-        and (
-            user.id == call.repo.owner_id
-            or user.id in call.repo.collaborators
-            or _in_team(call, call.repo, user)
-        )
+        and (user.id == call.repo.owner_id or user.id in writers or _in_team(call, call.repo, user))
     ]
     return Answer(value=[call.shapes.user(user, call.doer) for user in users])
 

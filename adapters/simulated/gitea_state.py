@@ -83,7 +83,7 @@ class Team:
 
 @dataclass(kw_only=True, slots=True)
 class Repo:
-    """A repository; ``protected`` holds branch names that nobody may push to."""
+    """A repository. ``protected``: branches that nobody may push to; ``has_extras``: wiki, projects, releases."""
 
     id: int
     owner_id: int
@@ -93,6 +93,7 @@ class Repo:
     private: bool = False
     archived: bool = False
     has_issues: bool = True
+    has_extras: bool = True
     description: str = ""
     default_branch: str = "main"
     fork_of: int | None = None

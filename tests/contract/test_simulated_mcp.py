@@ -142,8 +142,8 @@ async def sim(tmp_path: Path) -> AsyncIterator[SimulatedGitea]:
     server = SimulatedGitea(root=tmp_path / "gitea")
     await server.start()
     yield server
-    assert server.unknown_calls == []
     await server.stop()
+    assert server.unknown_calls == []
 
 
 class World:
