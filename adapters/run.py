@@ -6,6 +6,7 @@ Everything here is torn down by ``close``: the box first, so that nothing of it 
 import asyncio
 import contextlib
 import dataclasses
+import tempfile
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -150,6 +151,7 @@ class BoxedRun:
         self._grant = tools.relay.grant()
         self._spec = self._box_spec(folder)
         self._box = await tools.boxes.start(self._spec)
+        self._unlock()  # from here on the box alone holds the workspace: who kills it may have it
         if self._box.stdin is None:
             raise Fault("the agent's input is closed", code="box_failed")
         self._client = CodexClient(self._box.stdout, self._box.stdin)
@@ -294,6 +296,9 @@ class BoxedRun:
     async def close(self) -> None:
         """Give everything back."""
         await self.end_box()
+        self._unlock()
+
+    def _unlock(self) -> None:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -365,6 +370,39 @@ class BoxedRun:
             downgrades=tuple(deviations)
             + ((result.downgrade_reason or "refused",) if result.downgraded else ()),
         )
+
+
+async def agent_version(agent: AgentProgram, boxes: Boxes, *, deadline: float = 20.0) -> str:
+    """Start the agent in an empty box and ask its version; raises what ``start_box`` would."""
+    with tempfile.TemporaryDirectory(prefix="turnkeeper-version-") as scratch:
+        home = Path(scratch)
+        for part in CODEX_HOME_PARTS:
+            (home / part).mkdir(mode=0o700)
+        python_binds = box_python()[1]
+        spec = BoxSpec(
+            argv=agent.argv,
+            codex_home=home,
+            binds=tuple(dict.fromkeys((*agent.binds, *python_binds))),
+            files=(BoxFile(target=f"{CODEX_HOME}/config.toml", content=b""),),
+            keep_stdin=True,
+        )
+        box = await boxes.start(spec)
+        try:
+            if box.stdin is None:
+                raise Fault("the agent's input is closed", code="box_failed")
+            client = CodexClient(box.stdout, box.stdin)
+            try:
+                async with asyncio.timeout(deadline):
+                    server = await client.initialize()
+            except TimeoutError:
+                raise Fault("the app-server does not answer", code="app_server_timeout") from None
+            except Fault as fault:
+                raise _named(fault, box) from None
+            finally:
+                await client.close()
+        finally:
+            await box.kill(1.0)
+    return f"{'scripted agent' if agent.scripted else 'codex'} {server.version_text}"
 
 
 _CODES = {

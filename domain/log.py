@@ -18,7 +18,8 @@ from uuid import UUID
 
 import orjson
 
-from domain.events import Event, decode
+from domain.catalogue import decode
+from domain.events import Event
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

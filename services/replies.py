@@ -67,7 +67,9 @@ class Verifier:
         if received is None:
             raise LookupError("no such task")
         rows = await self._log.read_stream(ids.repo_stream(received.repo_key))
-        repository = repositories.fold(row.event for row in rows)
+        registered = repositories.fold(row.event for row in rows).registered
+        if registered is None:
+            raise LookupError("the repository of this task is not registered")
         number = int(received.resource["number"])
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -78,7 +80,8 @@ class Verifier:
         while waits:
             await asyncio.sleep(max(0.0, began + waits[0] - loop.time()))
             try:
-                comments = await self._gitea.comments(repository.owner, repository.name, number)
+                owner, name = await self._gitea.names(registered.repository_id)
+                comments = await self._gitea.comments(owner, name, number)
             except Fault as fault:
                 error_code = fault.code
                 log.warning("the comments could not be listed", task_id=task.task_id, code=fault.code)

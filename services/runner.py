@@ -112,7 +112,7 @@ class Runner:
             with contextlib.suppress(asyncio.CancelledError):
                 await heart
             with contextlib.suppress(Fault, OSError):
-                await run.close()
+                await carried.run.close()
             self._carried.discard(carried)
             carried.ended.set_result(None)
 
@@ -232,6 +232,7 @@ class Runner:
             )
 
     async def _sync_mirror(self, carried: Carried, intent: EffectIntended) -> None:
+        await self._find_repository(carried)
         mirrored = await carried.run.sync_mirror()
         at = await self._ledger.at()
         fetched = MirrorFetched(
@@ -244,6 +245,19 @@ class Runner:
         await carried.conclude(
             intent, "succeeded", at, beside=[Beside(stream=f"mirror:{intent.target}", event=fetched)]
         )
+
+    async def _find_repository(self, carried: Carried) -> None:
+        """Ask Gitea how the repository is called now: only its id was proved by the delivery's secret.
+
+        A repository's administrator knows that repository's own secret and could sign a payload that gives its id
+        another repository's name; renames are followed by the same question.
+        """
+        plan = carried.plan
+        owner, name = await self._gitea.names(plan.repository_id)
+        if (owner, name) != (plan.owner, plan.name):
+            carried.plan = dataclasses.replace(plan, owner=owner, name=name)
+            await carried.run.close()
+            carried.run = self._make_run(carried.plan)
 
     async def _lay_out(self, carried: Carried, intent: EffectIntended) -> None:
         laid = await carried.run.lay_out()

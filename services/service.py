@@ -15,6 +15,7 @@ import structlog
 
 from domain.bridge_policy import Scope
 from domain.control import ConfigurationActivated
+from domain.faults import Unavailable
 from domain.log import AppendRequest, Draft, Metadata, Premise
 from domain.policy import Rules
 from domain.processes import execution
@@ -26,6 +27,7 @@ from services.carried import Carried
 from services.config import Settings
 from services.intake import Intake, Refusals
 from services.ledger import Ledger
+from services.patience import append_patiently
 from services.ports import EventLog, GiteaSide, Run
 from services.projector import Projector
 from services.receipts import Receipts, ReceiptSettings
@@ -38,6 +40,7 @@ from services.view_store import ViewStore
 log = structlog.get_logger(__name__)
 
 _CONFIGURATION = "configuration:default"
+START_WITHIN_S = 60.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -137,7 +140,7 @@ class Service:
     async def start(self) -> None:
         """Start every loop. Ready when it returns."""
         await self._activate_configuration()
-        await self.projector.start()
+        await self._start_views()
         for loop in (self.receipts.run, self.recovery.run, self.scheduler.run, self.refusals.run):
             self._loops.append(asyncio.create_task(self._kept(loop)))
         self.ready = True
@@ -186,6 +189,21 @@ class Service:
                 log.exception("a loop failed; it is started again", loop=getattr(loop, "__qualname__", "?"))
                 await asyncio.sleep(self.settings.poll)
 
+    async def _start_views(self) -> None:
+        """Another process that was stopped in mid-batch may hold them: the database ends its session in a while."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + START_WITHIN_S
+        while True:
+            try:
+                await self.projector.start()
+            except Unavailable as fault:
+                if loop.time() > end:
+                    raise
+                log.warning("the read models are held by another process; waiting", code=fault.code)
+                await asyncio.sleep(self.settings.poll)
+            else:
+                return
+
     async def _activate_configuration(self) -> None:
         event_log = self.outside.event_log
         rows = await event_log.read_stream(_CONFIGURATION)
@@ -198,13 +216,14 @@ class Service:
         last = rows[-1].event if rows else None
         if isinstance(last, ConfigurationActivated) and last.hash == active.hash:
             return
-        await event_log.append(
+        await append_patiently(
+            event_log,
             AppendRequest(
                 request_id=uuid.uuid4(),
                 premises=(Premise(_CONFIGURATION, len(rows)),),
                 drafts=(Draft(stream=_CONFIGURATION, event=active),),
                 metadata=Metadata(runner_id=self.outside.runner_id),
-            )
+            ),
         )
 
     def _bridge(self, carried: Carried, backend: ToolBackend) -> Bridge:

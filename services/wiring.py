@@ -6,6 +6,8 @@ import dataclasses
 import os
 import secrets
 import shlex
+import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -25,13 +27,14 @@ from adapters.git.mirror import Mirror
 from adapters.git.workspace import Workspaces
 from adapters.gitea import webhook
 from adapters.gitea.comments import RepositoryComments
+from adapters.gitea.mcp import GiteaMcp
 from adapters.gitea.rest import GiteaRest
 from adapters.postgres import embedded, migrations
 from adapters.postgres.log import PostgresLog
 from adapters.postgres.views import PostgresViews
-from adapters.run import BoxedRun, RunTools
+from adapters.run import BoxedRun, RunTools, agent_version
 from adapters.simulated import gitea_mcp
-from adapters.simulated.gitea import SimulatedGitea, seed_demo
+from adapters.simulated.gitea import SimulatedGitea, seed_demo, serve_simulated
 from adapters.simulated.model import SimulatedModel
 from domain import prompts
 from domain.faults import Fault, NotFound
@@ -39,6 +42,8 @@ from domain.policy import Listed, Rules
 from projections.views import VIEWS
 from services.config import Settings
 from services.demo import play
+from services.doctor import BotFound, DatabaseFound, DiskFound, IsolationFound, Probes
+from services.hooks import HookHands
 from services.host import Host
 from services.projector import Projector
 from services.recovery import Hands
@@ -282,6 +287,117 @@ async def migrate(settings: Settings) -> Sequence[str]:
         return await asyncio.to_thread(migrations.migrate, server.url, settings.database_schema)
     finally:
         server.close()
+
+
+def derived_secret(secret: str, repository_id: int) -> str:
+    """The secret of one repository's own hook."""
+    return webhook.derived_secret(secret, repository_id)
+
+
+class _OwnersHands:
+    """An owner's hands on Gitea (``services.hooks.HookHands``)."""
+
+    def __init__(self, rest: GiteaRest, secret: str) -> None:
+        self._secret = secret
+        self.hooks = rest.hooks
+        self.create_hook = rest.create_hook
+        self.update_hook = rest.update_hook
+        self._rest = rest
+
+    async def repository_id(self, owner: str, name: str) -> int:
+        """Gitea's id of a repository."""
+        return (await self._rest.repository(owner, name)).id
+
+    def derived_secret(self, repository_id: int) -> str:
+        """The secret of this repository's own hook."""
+        return derived_secret(self._secret, repository_id)
+
+
+@contextlib.asynccontextmanager
+async def hook_hands(settings: Settings, owner_token: str) -> AsyncIterator[HookHands]:
+    """An owner's hands on Gitea for one command. The token is kept nowhere."""
+    secret = settings.webhook_secrets[0] if settings.webhook_secrets else ""
+    async with GiteaRest(settings.gitea_url or "", owner_token, timeout=settings.gitea_timeout) as rest:
+        yield _OwnersHands(rest, secret)
+
+
+@contextlib.asynccontextmanager
+async def doctor_probes(settings: Settings) -> AsyncIterator[Probes]:
+    """The doctor's probes over the real outside. Each opens what it needs and closes it again."""
+    token = settings.gitea_token.get_secret_value() if settings.gitea_token else ""
+    address = settings.gitea_url or "http://gitea.invalid"
+    async with GiteaRest(address, token, timeout=settings.gitea_timeout) as rest:
+
+        async def look_at_database() -> DatabaseFound:
+            async with database(settings) as url:
+                await asyncio.to_thread(migrations.check, url, settings.database_schema)
+                return DatabaseFound(
+                    server=await asyncio.to_thread(migrations.server_version, url),
+                    embedded=settings.database_url is None,
+                    protection=await asyncio.to_thread(migrations.protection, url, settings.database_schema),
+                )
+
+        async def look_at_isolation() -> IsolationFound:
+            check = await Boxes(settings.isolation).check()
+            return IsolationFound(ok=check.ok, version=check.version, reason=check.reason)
+
+        async def look_at_codex() -> str:
+            return await agent_version(find_agent(settings.codex_command), Boxes(settings.isolation))
+
+        async def look_at_gitea_mcp(bot_id: int) -> str:
+            command, environment = gitea_mcp_command(settings)
+            async with await GiteaMcp.start(
+                command,
+                settings.gitea_url or "",
+                token,
+                timeout=settings.mcp_handshake,
+                environment=environment,
+            ) as child:
+                await child.probe(bot_id, timeout=settings.mcp_handshake)
+                return f"{command[0]}: {len(await child.tools())} tools, answers as the bot"
+
+        async def look_at_bot() -> BotFound:
+            if settings.gitea_url is None or settings.gitea_token is None:
+                raise Fault("Gitea's address and the bot's token come first", code="configuration_invalid")
+            me = await rest.me()
+            return BotFound(id=me.id, login=me.login, gitea_version=await rest.version())
+
+        async def look_at_git() -> str:
+            done = await asyncio.create_subprocess_exec("git", "--version", stdout=asyncio.subprocess.PIPE)
+            return (await done.communicate())[0].decode(errors="replace").strip()
+
+        async def look_at_disk() -> DiskFound:
+            settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return DiskFound(free=shutil.disk_usage(settings.state_dir).free)
+
+        yield Probes(
+            database=look_at_database,
+            isolation=look_at_isolation,
+            codex=look_at_codex,
+            gitea_mcp=look_at_gitea_mcp,
+            bot=look_at_bot,
+            git=look_at_git,
+            disk=look_at_disk,
+        )
+
+
+async def simulate_gitea(
+    *, host: str, port: int, version: str, ready: Callable[[Mapping[str, Any]], None]
+) -> None:
+    """Run the stand-in Gitea until it is told to stop (SIGTERM, SIGINT)."""
+    loop = asyncio.get_running_loop()
+    serving = asyncio.ensure_future(
+        serve_simulated(
+            host=host,
+            port=port,
+            version=version,
+            ready=lambda _sim, world: ready(dataclasses.asdict(world)),
+        )
+    )
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, serving.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await serving
 
 
 Agent = Literal["auto", "codex", "scripted"]

@@ -197,7 +197,7 @@ def _place(state: Path, account: pwd.struct_passwd) -> Path:
     inside = state / "postgres"
     outside = Path("/var/lib/turnkeeper") / hashlib.sha256(os.fsencode(state)).hexdigest()[:16]
     if not state.exists():
-        state.mkdir(parents=True, mode=0o711 if os.geteuid() == 0 else 0o700)
+        state.mkdir(parents=True, exist_ok=True, mode=0o711 if os.geteuid() == 0 else 0o700)
     if (inside / "data").exists() or (not _has_data(outside) and _reaches(state, account)):
         return _own(inside)
     if outside.parent.is_symlink():

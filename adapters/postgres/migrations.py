@@ -102,6 +102,12 @@ def protection(url: str, schema: str = "turnkeeper") -> Protection:
         return "role+trigger" if _role(connection) else "trigger"
 
 
+def server_version(url: str) -> str:
+    """The server's own version, as ``18.1``."""
+    with translated(), psycopg.connect(checked_url(url), autocommit=True) as connection:
+        return connection.info.parameter_status("server_version") or "unknown"
+
+
 def role_name(schema: str) -> str:
     """The role that the service runs under."""
     return f"{schema}_service"
