@@ -28,7 +28,7 @@ class GiteaHttpGit:
 
     async def answer(self, request: Request) -> Response | None:
         """Handle one request of a git client; None if the path is none of git's."""
-        match = GIT_PATH.fullmatch(request.url.path)
+        match = GIT_PATH.fullmatch(request.scope["path"])
         if match is None:
             return None
         service = request.query_params.get("service") or match["rest"]
@@ -59,7 +59,7 @@ class GiteaHttpGit:
         if user is None:
             challenge = {"WWW-Authenticate": 'Basic realm="Gitea"'}
             return Response("Unauthorized\n", 401, headers=challenge), None
-        if repo is None or not self.state.may_see(repo, user):
+        if repo is None or self.state.access(repo, user) == "none":
             return _missing(), user
         if not self._in_scope(token, writes=writes):
             return Response("Forbidden\n", 403), user

@@ -110,6 +110,11 @@ class Call:
         if not self.doer.is_admin:
             raise GiteaError(403, "user should be the site admin")
 
+    def need_code(self) -> None:
+        """404 unless the caller may read the code (a team may see the issues only)."""
+        if self.state.access(self.repo, self.user) == "none":
+            raise not_found()
+
     def need_writer(self, unit: str = "code") -> None:
         """403 unless the caller may write."""
         if not self.state.may_write(self.repo, self.doer, unit):
@@ -134,8 +139,8 @@ class Call:
         headers = {"X-Total-Count": str(len(items))}
         if not always and not self.query.get("page"):
             return Answer(value=[show(item) for item in items], headers=headers)
-        limit = min(max(int(self.query.get("limit") or 30), 1), 50)
-        page = max(int(self.query.get("page") or 1), 1)
+        limit = min(_natural(self.query.get("limit"), 30), 50)
+        page = _natural(self.query.get("page"), 1)
         chosen = items[(page - 1) * limit : page * limit]
         return Answer(value=[show(item) for item in chosen], headers=headers)
 
@@ -182,10 +187,13 @@ class GiteaRest:
         try:
             return self._render(request.method, self._handle(request, raw))
         except GiteaError as error:
+            if error.status == 501:
+                self.unknown_calls.append(f"{request.method} {request.scope['path'].removeprefix('/api/v1')}")
+                log.error("simulated_gitea_unknown_call", call=self.unknown_calls[-1], why=error.message)
             return self._refuse(error)
 
     def _handle(self, request: Request, raw: bytes) -> Answer:
-        path = request.url.path.removeprefix("/api/v1")
+        path = request.scope["path"].removeprefix("/api/v1")
         user, token = self.authenticate(request.headers.get("authorization", ""))
         for known in _ROUTES:
             match = known.pattern.fullmatch(path)
@@ -207,8 +215,6 @@ class GiteaRest:
                     return moved
                 call.body = _parse(raw)
                 return known.handler(call)
-        self.unknown_calls.append(f"{request.method} {path}")
-        log.error("simulated_gitea_unknown_call", method=request.method, path=path)
         raise GiteaError(501, f"the stand-in Gitea does not know {request.method} /api/v1{path}")
 
     def authenticate(self, header: str) -> tuple[User | None, Token | None]:
@@ -218,7 +224,7 @@ class GiteaRest:
             return None, None
         candidates = [value.strip()]
         if kind.lower() == "basic":
-            login, _, secret = base64.b64decode(value).decode(errors="replace").partition(":")
+            login, _, secret = _basic(value).partition(":")
             found = self.state.find_user(login)
             if found is not None and found.password is not None and found.password == secret:
                 return found, None
@@ -298,6 +304,17 @@ def allows(token: Token, category: str, level: str) -> bool:
     """Whether a token's scopes cover reading or writing a category."""
     enough = {"all", f"write:{category}"} | ({f"read:{category}"} if level == "read" else set())
     return bool(enough & set(token.scopes))
+
+
+def _basic(value: str) -> str:
+    try:
+        return base64.b64decode(value).decode(errors="replace")
+    except ValueError:
+        return ""
+
+
+def _natural(text: str | None, default: int) -> int:
+    return int(text) if text and text.isdigit() and int(text) > 0 else default
 
 
 def _parse(raw: bytes) -> dict[str, Any]:

@@ -25,6 +25,7 @@ def fork(call: Call) -> Answer:
 @route("GET", _REPO + "/branches")
 def list_branches(call: Call) -> Answer:
     """Branches by name."""
+    call.need_code()
     branches = call.state.git.branches(call.repo.id)
     return call.page(
         list(branches), lambda name: call.shapes.branch(call.repo, name, branches[name], call.user)
@@ -51,6 +52,7 @@ def create_branch(call: Call) -> Answer:
 @route("GET", _REPO + "/branches/{branch}")
 def get_branch(call: Call) -> Answer:
     """One branch."""
+    call.need_code()
     name = call.args["branch"]
     sha = call.state.git.branches(call.repo.id).get(name)
     if sha is None:
@@ -148,6 +150,7 @@ def get_contents(call: Call) -> Answer:
 
 
 def _contents(call: Call, path: str) -> Answer:
+    call.need_code()
     git, repo = call.state.git, call.repo
     ref = call.query.get("ref") or repo.default_branch
     commit = git.resolve(repo.id, ref)
@@ -188,6 +191,7 @@ def _file(
 @route("GET", _REPO + "/raw/{path*}")
 def raw_file(call: Call) -> Answer:
     """A file's bytes."""
+    call.need_code()
     git = call.state.git
     commit = git.resolve(call.repo.id, call.query.get("ref") or call.repo.default_branch)
     entry = git.entry(call.repo.id, commit, call.args["path"]) if commit else None
@@ -245,6 +249,7 @@ def _write_file(call: Call, status: int) -> Answer:
 @route("GET", _REPO + "/commits")
 def list_commits(call: Call) -> Answer:
     """Commits of a branch, newest first."""
+    call.need_code()
     git = call.state.git
     tip = git.resolve(call.repo.id, call.query.get("sha") or call.repo.default_branch)
     if tip is None:

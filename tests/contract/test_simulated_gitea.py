@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from adapters.simulated.gitea import SimulatedGitea, _Server, seed_demo
+from adapters.simulated.gitea import DemoWorld, SimulatedGitea, _Server, seed_demo, serve_simulated
 
 
 class Receiver:
@@ -264,3 +264,90 @@ async def test_git_clone_push_and_the_pull_request_that_follows(
     events = [json.loads(body) for _, _, _, body in receiver.got]
     assert [e["ref"] for e in events] == ["refs/heads/topic", "refs/heads/topic"]
     assert events[1]["commits"][0]["message"] == "change 2\n"
+
+
+async def test_pushes_are_refused_to_those_who_may_not(sim: SimulatedGitea, tmp_path: Path) -> None:
+    """A wrong token, a reader, a narrow token and an archived repository: nothing is written, each says no."""
+    world = seed_demo(sim)
+    state = sim.state
+    url = f"{sim.url}/{world.repository}.git"
+    assert (await git(tmp_path, "clone", "-q", url, "work"))[0] == 0
+    work = tmp_path / "work"
+    before = state.git.refs(world.repository_id)
+    narrow = state.add_token("turnkeeper-bot", ("read:repository",))
+    for token in ("0" * 40, world.tokens["bob"], narrow):
+        assert (await git(work, "push", "-q", "origin", "HEAD:refs/heads/no", token=token))[0] != 0
+    state.repo(world.repository).archived = True
+    code, _, _ = await git(work, "push", "-q", "origin", "HEAD:refs/heads/no", token=world.tokens["alice"])
+    assert code != 0
+    assert state.git.refs(world.repository_id) == before
+    state.repo(world.repository).archived = False
+    code, _, err = await git(work, "push", "-q", "origin", "HEAD:refs/heads/yes", token=world.tokens["alice"])
+    assert code == 0, err
+    assert set(state.git.refs(world.repository_id)) - set(before) == {"refs/heads/yes"}
+
+
+async def test_who_may_read_issues_only_does_not_read_code(sim: SimulatedGitea, tmp_path: Path) -> None:
+    """A team with the unit of issues sees a private repository and its issues, not its files nor its git."""
+    state = sim.state
+    for login in ("owner", "clerk"):
+        state.add_user(login)
+    state.add_org("org", owner="owner")
+    repo = state.add_repo("org", "hidden", private=True)
+    state.open_issue("owner", repo, "t")
+    state.add_team("org", "clerks", units={"issues": "write"}, members=["clerk"])
+    token = state.add_token("clerk")
+    async with client(sim, token) as api:
+        assert (await api.get("/repos/org/hidden")).json()["permissions"]["pull"] is False
+        assert (await api.post("/repos/org/hidden/issues/1/comments", json={"body": "c"})).status_code == 201
+        assert (await api.get("/repos/org/hidden/contents/README.md")).status_code == 404
+        assert (await api.get("/repos/org/hidden/branches")).status_code == 404
+    code, _, err = await git(tmp_path, "ls-remote", f"{sim.url}/org/hidden.git", token=token)
+    assert code != 0
+    assert "not found" in err
+
+
+async def test_what_it_cannot_do_of_a_known_call_is_refused_loudly_too(sim: SimulatedGitea) -> None:
+    """A merge style or a setting that the stand-in lacks is 501 and remembered, not passed over."""
+    world = seed_demo(sim)
+    sim.state.commit_files("alice", world.repository, "topic", {"with space ü.txt": "x\n"})
+    pull = sim.state.open_pull("alice", world.repository, title="t", head="topic", base="main")
+    async with client(sim, world.tokens["alice"]) as api:
+        path = f"/repos/{world.repository}"
+        found = await api.get(f"{path}/contents/with%20space%20%C3%BC.txt?ref=topic")
+        assert found.json()["size"] == 2
+        assert (await api.post(f"{path}/pulls/{pull.number}/merge", json={"Do": "rebase"})).status_code == 501
+        assert (await api.patch(path, json={"website": "x"})).status_code == 501
+    assert sim.unknown_calls == [f"POST {path}/pulls/{pull.number}/merge", f"PATCH {path}"]
+
+
+async def test_two_servers_do_not_share_anything(tmp_path: Path) -> None:
+    """What one stand-in knows, another one does not: users, tokens, repositories."""
+    servers = [
+        SimulatedGitea(root=tmp_path / name, version=v) for name, v in (("a", "1.27.0"), ("b", "1.22.6"))
+    ]
+    for server in servers:
+        await server.start()
+    world = seed_demo(servers[0])
+    async with client(servers[1], world.tokens["alice"]) as api:
+        assert (await api.get("/user")).status_code == 401
+    async with client(servers[1], None) as api:
+        assert (await api.get(f"/repos/{world.repository}")).status_code == 404
+        assert (await api.get("/version")).json() == {"version": "1.22.6"}
+    for server in servers:
+        await server.stop()
+
+
+async def test_served_until_cancelled(tmp_path: Path) -> None:
+    """``serve_simulated`` says when it is ready, answers, and leaves nothing listening behind."""
+    ready: asyncio.Future[DemoWorld] = asyncio.get_running_loop().create_future()
+    task = asyncio.create_task(
+        serve_simulated(root=tmp_path, version="1.22.6", ready=lambda _, world: ready.set_result(world))
+    )
+    world = await ready
+    async with httpx.AsyncClient(trust_env=False) as api:
+        assert (await api.get(f"{world.url}/api/v1/version")).json() == {"version": "1.22.6"}
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        with pytest.raises(httpx.ConnectError):
+            await api.get(f"{world.url}/api/v1/version")

@@ -5,9 +5,9 @@ Replayed are all recorded REST steps but these:
 - "deliveries of one comment within 25 quiet seconds, by receiver behaviour": takes 25 s by nature; deadline, order,
   redirects and the absence of a retry are tested in ``test_simulated_gitea``;
 - "replay from the web page": a form of the web interface; the replay is tested in ``test_simulated_gitea``.
-Of the deliveries, the burst of one comment has a test of its own below; those to misbehaving receivers and the replay
-are in ``test_simulated_gitea``. Recorded git steps are compared by exit status and messages; the shape of transfers is
-git's own business.
+Of the deliveries, the burst of one comment has a test of its own below; those to misbehaving receivers and the
+replay are in ``test_simulated_gitea``. Recorded git steps are compared by exit status and messages; the shape of
+transfers is git's own business.
 
 The same comparison runs with other names, other numbers and in another order of its parts.
 """
@@ -16,7 +16,6 @@ import asyncio
 import json
 import os
 import re
-import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -24,11 +23,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from gitea_story import EVIDENCE, SECRET, Recording, Story
-
 from adapters.simulated.gitea import SimulatedGitea
+from tests.contract.gitea_story import EVIDENCE, SECRET, Recording, Story
 
 VERSIONS = ("1.27.0", "1.22.6")
 OTHER_NAMES = {
