@@ -120,7 +120,10 @@ class Settings(BaseSettings):
     )
     allow_age: Seconds = Field(default=86400, description="how long a right stated by a signed comment holds")
     rate_limit: int = Field(
-        default=20, ge=0, description="tasks per issue or pull request and window, 0: no limit"
+        default=60,
+        ge=0,
+        le=100,
+        description="tasks per issue or pull request and window, 0: no limit",
     )
     rate_limit_window: Seconds = Field(default=3600, description="the window of rate_limit")
     disabled_answer: Literal["conflict", "ignore"] = Field(

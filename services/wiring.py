@@ -325,8 +325,8 @@ async def hook_hands(settings: Settings, owner_token: str) -> AsyncIterator[Hook
 async def doctor_probes(settings: Settings) -> AsyncIterator[Probes]:
     """The doctor's probes over the real outside. Each opens what it needs and closes it again."""
     token = settings.gitea_token.get_secret_value() if settings.gitea_token else ""
-    address = settings.gitea_url or "http://gitea.invalid"
-    async with GiteaRest(address, token, timeout=settings.gitea_timeout) as rest:
+    address, shown = settings.gitea_url or "http://gitea.invalid", token or "none"
+    async with GiteaRest(address, shown, timeout=settings.gitea_timeout) as rest:
 
         async def look_at_database() -> DatabaseFound:
             async with database(settings) as url:
