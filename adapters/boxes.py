@@ -225,6 +225,8 @@ class Boxes:
         finally:
             if box.returncode is None:
                 await asyncio.shield(box.kill(0))
+                while await box.stdout.read(65536):  # to the end, so that the pipe closes
+                    pass
         return Completed(rc=code, out=bytes(out), err=box.stderr, truncated=cut)
 
     async def _start_boxed(self, spec: BoxSpec) -> Box:

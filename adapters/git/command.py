@@ -221,12 +221,12 @@ async def _outputs(process: asyncio.subprocess.Process) -> tuple[bytes | None, b
     try:
         out = bytearray()
         while chunk := await process.stdout.read(65536):
-            out += chunk
             if len(out) > _MAX_OUTPUT:
-                _end_group(process)
-                return None, bytes(err)
+                _end_group(process)  # and read on to the end, so that the pipe closes
+            else:
+                out += chunk
         await draining
-        return bytes(out), bytes(err)
+        return (bytes(out) if len(out) <= _MAX_OUTPUT else None), bytes(err)
     finally:
         draining.cancel()
 

@@ -21,7 +21,12 @@ class Left:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkspacePlan:
-    """A run to prepare for. Issue: both refs are the default branch; pull request: ``refs/pull/N/head``, its base."""
+    """A run to prepare for. Issue: both refs are the default branch; pull request: ``refs/pull/N/head``, its base.
+
+    ``previous``: what the last run in this workspace left, of whatever session. ``unblocked``: somebody has looked
+    since the workspace was blocked, so a *clean* tree is believed even where it is not what was recorded; commits
+    found in it are kept. (To accept changes as a session's own, ``record`` them for it instead.)
+    """
 
     repo_key: str
     session_key: str
@@ -29,6 +34,7 @@ class WorkspacePlan:
     base_ref: str
     head_ref: str
     previous: Left | None = None
+    unblocked: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

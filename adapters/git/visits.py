@@ -71,15 +71,12 @@ class Visit:
                 return mine
             if not move.reached and previous is not None and await self._under_way(state, previous, move):
                 return replace(previous, digest="")
-        if (
-            previous is None
-            and not state.dirty
-            and state.branches == 1
-            and state.head == self._base_of(state)
-        ):
+        fresh = previous is None and state.branches == 1 and state.head == self._base_of(state)
+        if not state.dirty and (fresh or self._plan.unblocked):
+            here = self._session_on(state) or self._plan.session_key
             return Left(
-                session_key=self._session_on(state),
-                task_id=self._plan.task_id,
+                session_key=previous.session_key if previous is not None else here,
+                task_id=previous.task_id if previous is not None else self._plan.task_id,
                 head=state.head,
                 branch=state.branch,
                 digest=state.digest,

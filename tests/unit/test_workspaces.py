@@ -468,3 +468,95 @@ async def test_a_half_made_workspace_is_made_again(house: House) -> None:
     (half / "x").write_text("half")
     await house.enter("issue:1", "gitea-task-1")
     assert not half.exists()
+
+
+@boxed
+async def test_submodules_of_upstream_are_neither_fetched_nor_taken_for_changes(house: House) -> None:
+    """A repository with a submodule gives a clean, parkable work tree; its address is never asked."""
+    elsewhere = house.world.git("rev-parse", "HEAD", cwd=house.author)
+    house.world.git("update-index", "--add", "--cacheinfo", f"160000,{elsewhere},lib", cwd=house.author)
+    (house.author / ".gitmodules").write_text(
+        '[submodule "lib"]\n\tpath = lib\n\turl = http://127.0.0.1:9/lib.git\n'
+    )
+    house.world.git("add", ".gitmodules", cwd=house.author)
+    house.world.git("commit", "--quiet", "-m", "with a submodule", cwd=house.author)
+    house.world.git("push", "--quiet", "origin", "HEAD", cwd=house.author)
+    await house.enter("issue:1", "gitea-task-1")
+    left = await house.leave("issue:1", "gitea-task-1")
+    assert not left.dirty
+    (house.path / "new").write_text("x")
+    await house.leave("issue:1", "gitea-task-1")
+    other = await house.enter("issue:2", "gitea-task-2")
+    assert other.parked is not None
+    assert other.parked.left_in_place == ()
+    assert not (await house.leave("issue:2", "gitea-task-2")).dirty
+
+
+@boxed
+async def test_a_filter_that_hangs_meets_the_deadline(house: House) -> None:
+    """Git that a workspace's own filter holds up is ended with its box, and the lock is free again."""
+    await house.enter("issue:1", "gitea-task-1")
+    house.git("config", "filter.slow.clean", "sleep 1000")
+    (house.path / ".gitattributes").write_text("* filter=slow\n")
+    house.workspaces._deadline = 1
+    with pytest.raises(Fault, match="box_timeout"):
+        await house.leave("issue:1", "gitea-task-1")
+    (await lock_workspace(house.path, 0)).close()
+
+
+@boxed
+async def test_repositories_with_long_ids_work_too(house: House) -> None:
+    """A repository of the sha256 format is mirrored, checked out, parked and restored."""
+    shutil.rmtree(house.world.root / "acme/widget.git")
+    shutil.rmtree(house.author)
+    house.world.git("init", "--quiet", "--bare", "-b", "main", "--object-format=sha256", "acme/widget.git")
+    house.world.git("init", "--quiet", "-b", "main", "--object-format=sha256", str(house.author))
+    house.world.git("remote", "add", "origin", str(house.world.root / "acme/widget.git"), cwd=house.author)
+    house.world.commit(house.author, {"a": "1"}, "first")
+    assert len((await house.enter("issue:1", "gitea-task-1")).head) == 64
+    (house.path / "new").write_text("x")
+    await house.leave("issue:1", "gitea-task-1")
+    assert (await house.enter("issue:2", "gitea-task-2")).parked is not None
+    assert house.files() == {"a": "1"}
+    await house.leave("issue:2", "gitea-task-2")
+    await house.enter("issue:1", "gitea-task-3")
+    assert house.files() == {"a": "1", "new": "x"}
+
+
+async def test_a_session_whose_branch_another_moved_gets_its_own_commit_back(house: House) -> None:
+    """What another session did to a branch is kept, and the branch's owner stands where it stood."""
+    await house.enter("issue:1", "gitea-task-1")
+    make_mess(house)
+    left = await house.leave("issue:1", "gitea-task-1")
+    await house.enter("issue:2", "gitea-task-2")
+    house.git("commit", "--quiet", "--allow-empty", "-m", "not theirs")
+    moved = house.git("rev-parse", "HEAD")
+    house.git("branch", "--force", "turnkeeper/issue-1", moved)
+    await house.leave("issue:2", "gitea-task-2")
+    back = await house.enter("issue:1", "gitea-task-3")
+    assert back.head == left.head == house.git("rev-parse", "turnkeeper/issue-1")
+    assert house.git("rev-parse", f"refs/turnkeeper/kept/{moved}") == moved
+
+
+@boxed
+@pytest.mark.parametrize("session", ["issue:1", "issue:2"])
+async def test_an_unblocked_workspace_is_believed_once_it_is_clean(house: House, session: str) -> None:
+    """After somebody looked, a dirty tree blocks again and a clean one is taken, its commits kept."""
+    await house.enter("issue:1", "gitea-task-1")
+    await house.leave("issue:1", "gitea-task-1")
+    (house.path / "stranger").write_text("x")
+    await house.mirror.ensure(KEY, "acme", "widget")
+    plan = replace(house.plan(session, "gitea-task-2"), unblocked=True)
+    assert reasons(await house.workspaces.prepare(plan)) == ["unknown_changes"]
+    house.git("add", "-A")
+    house.git("commit", "--quiet", "-m", "the operator's")
+    commit = house.git("rev-parse", "HEAD")
+    assert reasons(await house.workspaces.prepare(replace(plan, unblocked=False))) == ["unknown_changes"]
+    prepared = await house.workspaces.prepare(plan)
+    assert isinstance(prepared, Prepared)
+    if session == "issue:1":
+        assert prepared.head == commit
+    else:
+        assert prepared.parked is not None
+        assert house.git("rev-parse", f"{prepared.parked.ref}^1") == commit
+        assert "stranger" not in house.files()
