@@ -118,7 +118,7 @@ async def test_a_box_sees_neither_our_files_nor_our_processes(
     script = f"""
         id -u; whoami
         cat {secret} link /proc/1/root{secret} /proc/1/cwd/link 2>&1
-        ls /root /home /work /var 2>&1
+        ls /root /home /srv /var 2>&1
         ls -d /proc/[0-9]* | wc -l
         grep CapEff /proc/self/status
         touch /usr/x /etc/x /x 2>&1
