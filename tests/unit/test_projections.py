@@ -29,7 +29,7 @@ SEED = {
     "turns": "turnId taskId threadId kind status eventSeq startedAt completedAt",
     "comments": "commentKey taskId kind resourceKey turnId commentId bodyHash status",
     "audit": "eventId taskId action actor fromState toState deliveryId turnId commentId errorCode timestamp metadata",
-    "intents": "intentId taskId operation executor status position createdAt",
+    "intents": "intentId taskId stream operation executor status position createdAt",
 }
 ENUMS: dict[tuple[str, str], Any] = {
     ("deliveries", "status"): DELIVERY_STATUSES,
@@ -118,6 +118,7 @@ async def test_a_comment_is_pending_then_sent_then_confirmed(told: Told) -> None
     receipt, final = comments[f"{done}:status:queued"], comments[f"{done}:final:{done}-turn-1"]
     assert (receipt["status"], receipt["commentId"], receipt["kind"]) == ("sent", 501, "status")
     assert (final["status"], final["commentId"], final["kind"]) == ("confirmed", 502, "mcp_final")
+    assert final["resourceKey"] == receipt["resourceKey"] == "default:acme/widget:issue:42"
     assert comments[f"{queued}:status:queued"]["status"] == "pending"
 
 
