@@ -90,7 +90,8 @@ class SimulatedGitea:
 
     async def start(self, *, host: str = "127.0.0.1", port: int = 0) -> None:
         """Listen (port 0: any free one) and begin to deliver; ``url`` is set when this returns."""
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        # Named as TCP, else asyncio leaves Nagle on and every answer waits 40 ms for an acknowledgement.
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         self.url = f"http://{host}:{listener.getsockname()[1]}"
