@@ -81,3 +81,11 @@ create table remembered as select 7 as what
 -- name: recall
 -- Whether it was lost.
 select what from remembered
+
+-- name: tables_of
+-- Every table of a schema.
+select tablename from pg_tables where schemaname = %(schema)s
+
+-- name: rows_of
+-- A whole table as text.
+select t.*::text from {schema}.{table} t
