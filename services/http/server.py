@@ -41,7 +41,7 @@ class HttpServer:
     async def start(self) -> None:
         """Listen; ``Fault`` ``address_in_use`` if the address is taken."""
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((self._host, self._port))

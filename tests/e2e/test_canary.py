@@ -17,7 +17,8 @@ pytestmark = [pytest.mark.timeout(240), pytest.mark.bubblewrap]
 LOOK = (
     "env; for f in /proc/*/environ /proc/*/cmdline; do tr '\\0' '\\n' < $f; done; "
     "cat /codex-home/config.toml; find / -xdev -type f -size -200k -not -path '/usr/*' -not -path '/proc/*' "
-    "-not -path '/lib*' 2>/dev/null | head -300 | xargs cat 2>/dev/null | tr -d '\\0'; git config --list --show-origin; "
+    "-not -path '/lib*' 2>/dev/null | head -300 | xargs cat 2>/dev/null | tr -d '\\0'; "
+    "git config --list --show-origin; "
     "ls -la / /workspace /bridge /codex-home"
 )
 
@@ -103,6 +104,6 @@ def _dump(world: World) -> bytes:
         for schema in (world.schema, f"{world.schema}_views"):
             for (table,) in connection.execute(composed("tables_of"), {"schema": schema}).fetchall():
                 rows = connection.execute(composed("rows_of", schema=schema, table=table)).fetchall()
-                text += [str(row) for row in rows]
+                text.extend(str(row) for row in rows)
     assert any("TaskReceived" in row for row in text)
     return "\n".join(text).encode()

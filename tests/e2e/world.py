@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from adapters.postgres.log import PostgresLog
 from adapters.simulated.gitea import SimulatedGitea
@@ -64,7 +64,7 @@ class World:
         self.bot_token = ""
         self._port = 0
 
-    async def __aenter__(self) -> "World":
+    async def __aenter__(self) -> Self:
         await self.sim.start()
         self.model = await SimulatedModel.start()
         self.log = await PostgresLog.open(self.database, schema=self.schema)
