@@ -4,10 +4,10 @@ A request that cannot be stored is refused here, in the caller's own task, so th
 batch.
 """
 
-import dataclasses
 import functools
 import hashlib
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import orjson
 
@@ -38,8 +38,7 @@ def refusal(code: str) -> Fault:
     return _FAULTS[code](_MESSAGES[code], code=code)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class PreparedEvent:
+class PreparedEvent(NamedTuple):
     """One event as it will stand in the log, but for its position and time."""
 
     stream: str
@@ -50,8 +49,7 @@ class PreparedEvent:
     metadata: bytes
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(NamedTuple):
     """A checked request.
 
     ``writes`` and ``reads`` name what it changes and what it depends on: two requests may stand in one batch only if
@@ -60,11 +58,11 @@ class Prepared:
 
     request: AppendRequest
     premises: dict[str, int]
-    events: tuple[PreparedEvent, ...]
+    events: list[PreparedEvent]
     queue: tuple[QueuePut | QueueDrop, ...]
     contents: tuple[Content, ...]
-    writes: frozenset[str]
-    reads: frozenset[str]
+    writes: set[str]
+    reads: set[str]
     size: int
 
 
@@ -81,44 +79,42 @@ def prepare(request: AppendRequest, log_id: str) -> Prepared:
     """
     premises: dict[str, int] = {}
     for premise in request.premises:
-        if premises.setdefault(premise.stream, premise.version) != premise.version:
-            raise ValueError(f"two premises of {premise.stream} differ")
-    versions = dict(premises)
+        stream, version = premise.stream, premise.version
+        if premises.setdefault(stream, version) != version:
+            raise ValueError(f"two premises of {stream} differ")
+        if not 0 <= version <= _LARGEST:
+            raise ValueError(f"{version} is not a version")
+    _check_names(premises)
+    versions = premises.copy()
     base = _metadata(request, log_id)
     plain = orjson.dumps(base)
     events = []
+    writes: set[str] = set()
     size = 0
     for draft in request.drafts:
-        stream = draft.stream
+        stream, event = draft.stream, draft.event
         if stream not in versions:
             raise ValueError(f"{stream} is written without a premise")
         versions[stream] = version = versions[stream] + 1
-        event = draft.event
         body = encode(event)
         metadata = plain if draft.causation is None else orjson.dumps({**base, "causation": draft.causation})
         size += len(body) + len(metadata)
         events.append(PreparedEvent(stream, version, event.type, event.schema, body, metadata))
-    _check_names(premises)
-    _check_leases(request)
-    queue = {operation.task: operation for operation in request.queue}
-    contents = _contents(request.contents)
-    writes = {
-        *(f"s {event.stream}" for event in events),
-        *(f"l {operation.scope}" for operation in request.leases),
-        *(f"l {fence.scope}" for fence in request.fences),
-        *(f"q {task}" for task in queue),
-        *(f"c {content.id}" for content in contents),
-    }
-    return Prepared(
-        request=request,
-        premises=premises,
-        events=tuple(events),
-        queue=tuple(queue.values()),
-        contents=contents,
-        writes=frozenset(writes),
-        reads=frozenset(f"s {stream}" for stream in premises),
-        size=size,
-    )
+        writes.add(stream)
+    queue: tuple[QueuePut | QueueDrop, ...] = ()
+    contents: tuple[Content, ...] = ()
+    if request.fences or request.leases:
+        _check_leases(request)
+        writes.update(f"lease {operation.scope}" for operation in request.leases)
+        writes.update(f"lease {fence.scope}" for fence in request.fences)
+    if request.queue:
+        queue = _queue(request.queue)
+        writes.update(f"task {operation.task}" for operation in queue)
+    if request.contents:
+        contents = _contents(request.contents)
+        writes.update(f"content {content.id}" for content in contents)
+    # a stream may be named like a scope: that costs a batch, never a promise
+    return Prepared(request, premises, events, queue, contents, writes, set(premises), size)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -143,38 +139,43 @@ def _check_names(names: Iterable[str]) -> None:
         name.encode()  # a lone surrogate is a ValueError
 
 
-def _check_numbers(*numbers: int) -> None:
-    for number in numbers:
-        if not 0 <= number <= _LARGEST:
-            raise ValueError(f"{number} is not a number of the log")
+def _check_number(number: int) -> None:
+    if not 0 <= number <= _LARGEST:
+        raise ValueError(f"{number} is not a number of the log")
 
 
 def _check_leases(request: AppendRequest) -> None:
-    ended: dict[str, int] = {}
+    ended: set[str] = set()
     acquired: set[str] = set()
     for fence in request.fences:
-        _check_numbers(fence.epoch)
-    _check_numbers(*(premise.version for premise in request.premises))
-    _check_names(fence.scope for fence in request.fences)
+        _check_names((fence.scope,))
+        _check_number(fence.epoch)
     for operation in request.leases:
         scope = operation.scope
         _check_names((scope,))
-        _check_numbers(operation.epoch)
+        _check_number(operation.epoch)
         if scope in acquired or (scope in ended and isinstance(operation, EndLease)):
             raise ValueError(f"a request may end {scope} once and acquire it once after that")
         if isinstance(operation, EndLease):
-            ended[scope] = operation.epoch
+            ended.add(scope)
             continue
         _check_names((operation.lease_id,))
-        if operation.ttl_ms <= 0:
-            raise ValueError("a lease needs a time to live")
+        _check_number(operation.ttl_ms)
+        orjson.dumps(dict(operation.holder))  # what JSON cannot hold is refused here
         acquired.add(scope)
-    for change in request.queue:
-        _check_names(
-            (change.task, change.repo, change.session) if isinstance(change, QueuePut) else (change.task,)
-        )
-        if isinstance(change, QueuePut) and change.available_at and change.available_at.tzinfo is None:
-            raise ValueError("available_at must be aware")
+
+
+def _queue(operations: tuple[QueuePut | QueueDrop, ...]) -> tuple[QueuePut | QueueDrop, ...]:
+    """The last operation on each task: a put after a drop keeps the task's place, a drop after a put undoes it."""
+    found: dict[str, QueuePut | QueueDrop] = {}
+    for operation in operations:
+        _check_names((operation.task,))
+        if isinstance(operation, QueuePut):
+            _check_names((operation.repo, operation.session))
+            if operation.available_at is not None and operation.available_at.tzinfo is None:
+                raise ValueError("available_at must be aware")
+        found[operation.task] = operation
+    return tuple(found.values())
 
 
 def _contents(contents: tuple[Content, ...]) -> tuple[Content, ...]:

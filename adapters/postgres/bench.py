@@ -4,8 +4,8 @@ Absolute values depend on the machine and on what else it does; the ratios are w
 all measures alternate, and each measure's value is the median of its rounds. The server flushes to disk (fsync on).
 
 * ``limit``: one connection inserts 500 rows per transaction by ``unnest`` into a table like ours, and nothing else.
-* ``ours_one_stream``, ``ours_four_streams``: 32 tasks append four events each through ``PostgresLog.append``, the whole
-  way from domain events; each task's streams grow.
+* ``ours_one_stream``, ``ours_four_streams``: 32 tasks append four events each through ``PostgresLog.append``, the
+  whole way from domain events; each task's streams grow.
 * ``library_save``: 32 threads save aggregates with four events each through the ``eventsourcing`` library's own
   application and PostgreSQL recorder, with a connection for each thread.
 """

@@ -85,7 +85,7 @@ class Writer:
         first = self._waiting.popleft()
         batch = [first]
         skipped: list[_Waiting] = []
-        writes, touched = set(first[0].writes), set(first[0].writes | first[0].reads)
+        writes, touched = set(first[0].writes), first[0].writes | first[0].reads
         events, size = len(first[0].events), first[0].size
         while self._waiting and events < MAX_EVENTS and size < MAX_BYTES and len(skipped) < MAX_SKIPPED:
             waiting = self._waiting.popleft()

@@ -1,5 +1,7 @@
 """The embedded server: shared, private, and gone with its last user."""
 
+import asyncio
+import contextlib
 import fcntl
 import json
 import os
@@ -18,9 +20,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from adapters.postgres import embedded
+from adapters.postgres import embedded, migrations
 from adapters.postgres.embedded import Embedded, start, start_blocking
+from adapters.postgres.log import PostgresLog
 from domain.faults import Unavailable
+from tests.conformance.conftest import request
 from tests.conftest import FAST, STATEMENTS
 
 ROOT = Path(__file__).parents[2]
@@ -316,3 +320,35 @@ async def test_starting_does_not_hold_up_the_loop(state: Path) -> None:
     server = await start(state, settings=FAST, linger_s=0)
     assert answer(server.url, "one") == (1,)
     server.close()
+
+
+async def test_a_log_outlives_its_server(state: Path) -> None:
+    """While the server is gone nothing is stored or read; when it is back, all goes on, the tail too."""
+    first = begin(state)
+    migrations.migrate(first.url)
+    log = await PostgresLog.open(first.url)
+    seen: list[int] = []
+
+    async def follow() -> None:
+        async with contextlib.aclosing(log.tail(after=0)) as batches:
+            async for batch in batches:
+                seen.extend(recorded.position for recorded in batch)
+                if seen[-1] == 2:
+                    return
+
+    following = asyncio.create_task(follow())
+    await log.append(request("s", 1))
+    pid = server_pid(first.place)
+    os.kill(supervisor_pid(first.place), signal.SIGKILL)
+    assert ends(pid)
+    with pytest.raises(Unavailable):
+        await log.append(request("s", 2, expect=1))
+    with pytest.raises(Unavailable):
+        await log.head()
+    second = begin(state)
+    await log.append(request("s", 2, expect=1))
+    await following
+    assert seen == [1, 2]
+    await log.close()
+    first.close()
+    second.close()
