@@ -36,3 +36,8 @@ def receipt_text(status: str, *, locale: str, code: str | None) -> str:
     """The visible line of a receipt."""
     texts = RECEIPT_TEXTS.get(locale, RECEIPT_TEXTS["en"])
     return texts[status].format(code=code or "-")
+
+
+def question_key(task_id: str, turn_id: str) -> str:
+    """The idempotency key of a question: one for each turn that asked."""
+    return f"{task_id}:question:{turn_id}"

@@ -19,6 +19,7 @@ Operation = Literal[
     "comment.create",
     "comment.edit",
     "receipt.create",
+    "question.create",
     "mcp.write",
 ]
 

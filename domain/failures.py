@@ -5,8 +5,6 @@ RETRIED: frozenset[str] = frozenset(
         "interrupted_by_restart",
         "drained",
         "lease_lost",
-        "gitea_unavailable",
-        "git_unreachable",
         "git_timeout",
         "git_auth_failed",
         "git_failed",
@@ -30,6 +28,9 @@ RETRIED: frozenset[str] = frozenset(
     )
 )
 """All others fail at once: a wrong token, a broken gitea-mcp, a model that refuses (400, 401, quota, context)."""
+
+AWAY: frozenset[str] = frozenset(("gitea_unavailable", "git_unreachable"))
+"""Gitea itself does not answer: waiting for it costs no attempt (gitea-workflow, Gitea away)."""
 
 MAX_EXECUTION_RETRIES = 1
 MAX_REPLY_RETRIES = 1

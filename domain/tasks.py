@@ -36,7 +36,7 @@ class TaskTransitioned(Event):
     """One transition. ``state_version`` rises by exactly one.
 
     ``next_retry_at`` and ``resume_state`` stand in retry_wait; ``after_look``: where an interrupted run goes on once
-    the comments were looked at and hold no answer.
+    the comments were looked at and hold no answer; ``away_since``: since when this task waits for Gitea itself.
     """
 
     task_id: str
@@ -53,6 +53,7 @@ class TaskTransitioned(Event):
     next_retry_at: str | None = None
     resume_state: State | None = None
     after_look: State | None = None
+    away_since: str | None = None
 
 
 @fact
@@ -97,6 +98,76 @@ class TaskCancelled(Event):
     reason: str
     actor: str
     delivery_key: str | None = None
+
+
+@fact
+class TaskUnblocked(Event):
+    """A person confirmed the workspace: the task is queued again, at the cost of no attempt."""
+
+    task_id: str
+    actor: str
+    reason: str
+    request_id: str | None = None
+
+
+@fact
+class AbortRequested(Event):
+    """Somebody wants a running task to end. It ends when Codex confirms, or when its box is dead."""
+
+    task_id: str
+    actor: str
+    reason: str
+    at: str
+    request_id: str | None = None
+
+
+@fact
+class AbortConfirmed(Event):
+    """Nothing of the task runs any more. ``outcome`` timeout: Codex did not confirm, the box was killed."""
+
+    task_id: str
+    outcome: Literal["confirmed", "timeout"]
+    at: str
+
+
+@fact
+class InterruptRequested(Event):
+    """The runner is about to interrupt the turn (``stalled``, ``deadline``, ``drain``)."""
+
+    task_id: str
+    turn_id: str
+    cause: str
+    at: str
+
+
+@fact
+class QuestionAsked(Event):
+    """The agent needs an answer from people. It is posted once the turn has ended; ``question``: content."""
+
+    task_id: str
+    turn_id: str
+    question: dict[str, Any]
+    at: str
+
+
+@derived
+class TaskAnswered(Event):
+    """An admitted comment on the session of a waiting task: its text is the input of a new turn."""
+
+    task_id: str
+    delivery_key: str
+    comment_id: int | None
+    author_id: int
+    instruction: dict[str, Any]
+
+
+@fact
+class TimerFired(Event):
+    """A deadline passed, by the database's clock (``waiting``: nobody answered a question in time)."""
+
+    task_id: str
+    timer: Literal["waiting"]
+    at: str
 
 
 @fact
@@ -150,11 +221,13 @@ class WorkspaceFoundBlocked(Event):
 class ReplyObserved(Event):
     """What the resource's comments showed: the bot's comment with this task's marker, its absence, or no answer.
 
+    ``away``: Gitea itself does not answer, also to a cheap probe.
+
     ``comment_ids``: parts of one reply in order. ``listings``: successful listings that were made.
     """
 
     task_id: str
-    outcome: Literal["found", "missing", "unknown"]
+    outcome: Literal["found", "missing", "unknown", "away"]
     comment_ids: tuple[int, ...]
     turn_id: str | None
     listings: int
@@ -202,6 +275,10 @@ class Task:
     epoch: int | None = None
     runner_id: str | None = None
     left: Mapping[str, Any] | None = None
+    away_since: str | None = None
+    unblocked: bool = False
+    question: QuestionAsked | None = None
+    answered: bool = False
     box: BoxStarted | None = None
     turns: tuple[Turn, ...] = ()
     intents: Mapping[str, EffectIntended] = dataclasses.field(default_factory=dict)
@@ -243,6 +320,28 @@ class Task:
         )
 
     @property
+    def reply_retrying(self) -> bool:
+        """Whether the running turn, or the one about to start, only posts a lost reply again."""
+        return self.state == "running" and self.reply_attempt > 0
+
+    @property
+    def last_message(self) -> Mapping[str, Any] | None:
+        """The content reference of the last text that a turn ended with."""
+        for turn in reversed(self.turns):
+            if turn.ended is not None and turn.ended.message is not None:
+                return turn.ended.message
+        return None
+
+    @property
+    def fallbacks(self) -> tuple[tuple[EffectIntended, EffectConcluded | None], ...]:
+        """Fallback comments that were intended, with their results."""
+        return tuple(
+            (intent, self.results.get(key))
+            for key, intent in self.intents.items()
+            if intent.comment_kind == "rest_fallback"
+        )
+
+    @property
     def may_have_answered(self) -> bool:
         """Whether a final comment was sent, or may have been."""
         for key, intent in self.intents.items():
@@ -267,6 +366,8 @@ def _transitioned(task: Task, event: TaskTransitioned) -> Task:
         next_retry_at=event.next_retry_at,
         resume_state=event.resume_state,
         after_look=event.after_look,
+        away_since=event.away_since,
+        unblocked=task.unblocked or event.trigger == "unblocked",
         lease_id=task.lease_id if leased else None,
         epoch=task.epoch if leased else None,
         runner_id=task.runner_id if leased else None,
@@ -300,8 +401,14 @@ def evolve(task: Task, event: Event) -> Task:
             return dataclasses.replace(
                 task, thread_id=thread, results={**task.results, event.intent_id: event}
             )
+        case QuestionAsked():
+            return dataclasses.replace(task, question=event)
+        case TaskAnswered():
+            return dataclasses.replace(task, question=None, answered=True, instruction=event.instruction)
+        case WorkspaceFoundBlocked():
+            return dataclasses.replace(task, unblocked=False)
         case BoxStarted():
-            return dataclasses.replace(task, box=event)
+            return dataclasses.replace(task, box=event, unblocked=False)
         case BoxEnded():
             return dataclasses.replace(task, box=None)
         case TurnStarted():
@@ -348,6 +455,7 @@ def transition(
     next_retry_at: str | None = None,
     resume_state: State | None = None,
     after_look: State | None = None,
+    away_since: str | None = None,
 ) -> TaskTransitioned:
     """The event that takes ``task`` to ``target``; raises ``IllegalTransition`` where the table has no such edge."""
     received = task.received
@@ -376,4 +484,5 @@ def transition(
         next_retry_at=next_retry_at,
         resume_state=resume_state,
         after_look=after_look,
+        away_since=away_since,
     )

@@ -193,6 +193,7 @@ class Settings(BaseSettings):
     gitea_away_limit: Seconds = Field(
         default=86400, description="how long Gitea may be away before a task fails"
     )
+    gitea_away_pause: Seconds = Field(default=30, description="between two looks at a Gitea that is away")
     denial_receipt_interval: Seconds = Field(
         default=3600, description="between receipts to one denied author"
     )

@@ -14,7 +14,7 @@ from domain.events import Event
 from domain.faults import NotFound, VersionConflict
 from domain.leases import LeaseEnded
 from domain.log import AcquireLease, AppendRequest, Content, Draft, EndLease, Fence, Metadata, Premise
-from domain.processes import execution
+from domain.processes import endings, execution
 from domain.tasks import Task
 from domain.transitions import LEASED
 from services.patience import append_patiently
@@ -35,7 +35,7 @@ class Ledger:
     """Appends to task streams. ``new_id`` draws request ids."""
 
     def __init__(
-        self, log: EventLog, *, rules: execution.Rules, runner_id: str, new_id: Callable[[], UUID]
+        self, log: EventLog, *, rules: endings.Rules, runner_id: str, new_id: Callable[[], UUID]
     ) -> None:
         self._log = log
         self._rules = rules

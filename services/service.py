@@ -18,7 +18,7 @@ from domain.control import ConfigurationActivated
 from domain.faults import Unavailable
 from domain.log import AppendRequest, Draft, Metadata, Premise
 from domain.policy import Rules
-from domain.processes import execution
+from domain.processes import endings
 from domain.runs import RunPlan
 from services.bridge import Bridge
 from services.bridge_ledger import RunLedger
@@ -72,7 +72,12 @@ class Service:
         event_log, runner_id = outside.event_log, outside.runner_id
         self.ledger = Ledger(
             event_log,
-            rules=execution.Rules(retry_delay_s=settings.retry_delay, locale=settings.locale),
+            rules=endings.Rules(
+                retry_delay_s=settings.retry_delay,
+                away_pause_s=settings.gitea_away_pause,
+                away_limit_s=settings.gitea_away_limit,
+                locale=settings.locale,
+            ),
             runner_id=runner_id,
             new_id=uuid.uuid4,
         )

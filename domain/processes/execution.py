@@ -6,6 +6,9 @@ carries out the open intents of the task and records what came of them:
     TaskClaimed ─ mirror.sync ─ workspace.checkout ─ box.start ─ thread.start|resume ─ turn.start
                 ─ (turn) TurnEnded ─ (look) ReplyObserved ─ ReplyConfirmed, succeeded
 
+A reply that is missing climbs the ladder (``domain.processes.endings``): one turn that only posts it again, with the
+same steps from mirror.sync on, then one comment by REST, which the runner posts itself.
+
 A failure of any step is classified by its code (``domain.failures``). What a lost turn may have said is looked up
 before anything is done again (architecture, Intents and results).
 """
@@ -13,35 +16,32 @@ before anything is done again (architecture, Intents and results).
 import dataclasses
 import hashlib
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from domain import comments, ids, tasks, transitions
 from domain.effects import EffectConcluded, EffectIntended, Operation, ToolCalled
 from domain.events import Event
-from domain.failures import MAX_EXECUTION_RETRIES, retried
+from domain.failures import AWAY, MAX_EXECUTION_RETRIES
 from domain.log import Draft, QueueDrop, QueuePut
-from domain.repositories import RepositoryBlocked
+from domain.processes.endings import Rules, failed, observed, turn_ended
+from domain.repositories import RepositoryBlocked, RepositoryUnblocked
 from domain.tasks import (
+    AbortConfirmed,
+    AbortRequested,
     IllegalTransition,
-    ReplyConfirmed,
+    InterruptRequested,
     ReplyObserved,
     RunInterrupted,
     Task,
     TaskCancelled,
     TaskClaimed,
     TaskTransitioned,
+    TaskUnblocked,
+    TimerFired,
     TriggerObserved,
     WorkspaceFoundBlocked,
 )
 from domain.turns import TurnEnded, TurnStarted
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Rules:
-    """The settings that decide. ``retry_delay_s``: seconds before the one execution retry."""
-
-    retry_delay_s: float = 30.0
-    locale: str = "en"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,19 +57,6 @@ _NEXT: dict[Operation, Operation] = {
     "mirror.sync": "workspace.checkout",
     "workspace.checkout": "box.start",
 }
-
-_ENDED_BY_US: dict[str, str] = {
-    "stalled": "turn_stalled",
-    "deadline": "turn_deadline",
-    "drain": "drained",
-    "agent_exited": "agent_exited",
-}
-
-
-def later(at: str, seconds: float) -> str:
-    """``at`` (ISO 8601, UTC) and ``seconds``, in the same form."""
-    moment = datetime.fromisoformat(at) + timedelta(seconds=seconds)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def turn_id_of(task: Task) -> str:
@@ -133,37 +120,26 @@ def receipt_intent(task: Task, status: str, version: int, *, locale: str, code: 
     )
 
 
-def _failed(task: Task, code: str, error: str | None, at: str, rules: Rules) -> TaskTransitioned:
-    """The one execution retry, shared by all causes, or the end."""
-    if retried(code) and task.attempt < MAX_EXECUTION_RETRIES:
-        return tasks.transition(
-            task,
-            "retry_wait",
-            trigger="execution_failed",
-            attempt=task.attempt + 1,
-            error_code=code,
-            error=error,
-            next_retry_at=later(at, rules.retry_delay_s),
-            resume_state="verifying_reply" if task.may_have_answered else "preparing",
-            after_look="preparing" if task.may_have_answered else None,
-        )
-    return tasks.transition(task, "failed", trigger="execution_failed", error_code=code, error=error)
+def _starting(task: Task) -> bool:
+    """Whether the steps towards a turn are being taken."""
+    if task.state == "preparing":
+        return True
+    return task.reply_retrying and (task.turn is None or task.turn.ended is not None)
 
 
 def _claimed(task: Task, version: int) -> list[Event]:
-    if task.state == "retry_wait" and task.resume_state == "verifying_reply":
-        return [
-            tasks.transition(
-                task,
-                "verifying_reply",
-                trigger="claimed",
-                error_code=task.error_code,
-                after_look=task.after_look,
-            )
-        ]
-    moved = tasks.transition(task, "preparing", trigger="claimed", error_code=task.error_code)
-    received = task.received
-    target = received.repo_key if received else ""
+    target = task.received.repo_key if task.received else ""
+    resume = task.resume_state if task.state == "retry_wait" else None
+    moved = tasks.transition(
+        task,
+        resume if resume in ("verifying_reply", "running") else "preparing",
+        trigger="claimed",
+        error_code=task.error_code,
+        after_look=task.after_look,
+        away_since=task.away_since,
+    )
+    if resume == "verifying_reply":
+        return [moved]
     return [moved, _intent(task, "mirror.sync", version, target=target)]
 
 
@@ -171,8 +147,9 @@ def _concluded(task: Task, fact: EffectConcluded, version: int, rules: Rules) ->
     intent = task.intents.get(fact.intent_id)
     if intent is None or intent.executor != "runner":
         return []
-    received = task.received
-    target = received.repo_key if received else ""
+    if intent.comment_kind == "rest_fallback":
+        return _fallback_concluded(task, fact, rules)
+    target = task.received.repo_key if task.received else ""
     if fact.status != "succeeded":
         if intent.operation == "thread.resume" and fact.error_code == "thread_not_found":
             return [_intent(task, "thread.start", version, target=target)]
@@ -182,10 +159,10 @@ def _concluded(task: Task, fact: EffectConcluded, version: int, rules: Rules) ->
             or task.state not in ("preparing", "running")
         ):
             return []
-        if fact.error_code == "workspace_dirty":
+        if fact.error_code == "workspace_dirty" and task.state == "preparing":
             return []  # the fact beside it, WorkspaceFoundBlocked, decides
-        return [_failed(task, fact.error_code or "unexpected_error", fact.error, fact.at, rules)]
-    if task.state != "preparing":
+        return [failed(task, fact.error_code or "unexpected_error", fact.error, fact.at, rules)]
+    if not _starting(task):
         return []
     if intent.operation in _NEXT:
         return [_intent(task, _NEXT[intent.operation], version, target=target)]
@@ -200,45 +177,88 @@ def _concluded(task: Task, fact: EffectConcluded, version: int, rules: Rules) ->
     return []
 
 
-def _turn_ended(task: Task, fact: TurnEnded, rules: Rules) -> list[Event]:
-    if task.state == "aborting":
-        return [tasks.transition(task, "aborted", trigger="abort_confirmed")]
-    if task.state != "running":
+def _fallback_concluded(task: Task, fact: EffectConcluded, rules: Rules) -> list[Event]:
+    """A comment by REST that was refused ends the ladder; one that was or may have been sent is looked up."""
+    if task.state != "verifying_reply" or fact.status != "failed":
         return []
-    code = _ENDED_BY_US.get(fact.cause or "") or fact.error_code
-    if fact.status == "completed" and code is None:
-        return [tasks.transition(task, "verifying_reply", trigger="turn_ended")]
-    code = code or ("turn_failed" if fact.status == "failed" else "turn_interrupted")
-    if task.may_have_answered:
-        again = retried(code) and task.attempt < MAX_EXECUTION_RETRIES
-        return [
-            tasks.transition(
-                task,
-                "verifying_reply",
-                trigger="turn_ended",
-                error_code=code,
-                error=fact.error,
-                after_look="preparing" if again else None,
-            )
-        ]
-    return [_failed(task, code, fact.error, fact.at, rules)]
+    if fact.error_code in AWAY:
+        return [failed(task, fact.error_code or "", fact.error, fact.at, rules)]
+    return [
+        tasks.transition(
+            task,
+            "failed_reply",
+            trigger="reply_lost",
+            error_code="rest_fallback_failed",
+            error=fact.error or fact.error_code,
+        )
+    ]
+
+
+def _observed(task: Task, fact: ReplyObserved, version: int, rules: Rules) -> list[Event]:
+    entailed, fallback = observed(task, fact, rules)
+    if fallback is None:
+        return entailed
+    turn_id = task.turns[-1].started.turn_id
+    return [
+        _intent(
+            task,
+            "comment.create",
+            version,
+            target=task.received.resource_key if task.received else "",
+            key=f"{task.task_id}:fallback",
+            turn_id=turn_id,
+            body_hash=str(fallback["digest"]),
+            comment_kind="rest_fallback",
+            comment_key=comments.final_key(task.task_id, turn_id),
+        )
+    ]
+
+
+def _turn_over(task: Task, fact: TurnEnded, version: int, rules: Rules) -> list[Event]:
+    entailed = turn_ended(task, fact, rules)
+    asked = task.question
+    if asked is None or not any(
+        isinstance(event, TaskTransitioned) and event.to_state == "waiting_user" for event in entailed
+    ):
+        return entailed
+    key = comments.question_key(task.task_id, asked.turn_id)
+    return [
+        *entailed,
+        _intent(
+            task,
+            "question.create",
+            version,
+            target=task.received.resource_key if task.received else "",
+            executor="receipts",
+            key=key,
+            turn_id=asked.turn_id,
+            body_hash=str(asked.question["digest"]),
+            comment_kind="question",
+            comment_key=key,
+        ),
+    ]
 
 
 def _interrupted(task: Task, fact: RunInterrupted) -> list[Event]:
     """A run without its process (seed §5.5, read as facts/seeds-read.md §1.7 items 7 and 8)."""
     if task.state == "aborting":
         return [tasks.transition(task, "aborted", trigger="abort_confirmed")]
-    if task.state == "verifying_reply":
+    if task.state == "verifying_reply" or task.reply_retrying:
+        look = tasks.transition(
+            _as_verifying(task),
+            "retry_wait",
+            trigger="retry_due",
+            error_code=task.error_code or fact.error_code,
+            next_retry_at=fact.at,
+            resume_state="verifying_reply",
+            after_look=task.after_look,
+            away_since=task.away_since,
+        )
+        if task.state == "verifying_reply":
+            return [look]
         return [
-            tasks.transition(
-                task,
-                "retry_wait",
-                trigger="retry_due",
-                error_code=task.error_code or fact.error_code,
-                next_retry_at=fact.at,
-                resume_state="verifying_reply",
-                after_look=task.after_look,
-            )
+            tasks.transition(task, "verifying_reply", trigger="turn_ended", error_code=fact.error_code),
+            look,
         ]
     if task.state not in ("preparing", "running"):
         return []
@@ -260,28 +280,39 @@ def _interrupted(task: Task, fact: RunInterrupted) -> list[Event]:
     ]
 
 
-def _observed(task: Task, fact: ReplyObserved, rules: Rules) -> list[Event]:
-    if task.state != "verifying_reply":
-        return []
-    if fact.outcome == "found":
-        confirmed = ReplyConfirmed(
-            task_id=task.task_id, turn_id=fact.turn_id or "", comment_ids=fact.comment_ids
+def _as_verifying(task: Task) -> Task:
+    """The task one transition further: a reply retry that breaks off is verified, never failed."""
+    if task.state == "verifying_reply":
+        return task
+    moved = tasks.transition(task, "verifying_reply", trigger="turn_ended", error_code=task.error_code)
+    return tasks.evolve(task, moved)
+
+
+def _abort(task: Task, version: int) -> list[Event]:
+    """Towards ``aborting`` from wherever the task is; without a run it is over at once, without a turn started."""
+    steps: list[Event] = []
+    state = task
+    if state.state in ("preparing", "retry_wait"):
+        steps.append(tasks.transition(state, "running", trigger="abort_requested"))
+        state = tasks.evolve(state, steps[-1])
+    steps.append(tasks.transition(state, "aborting", trigger="abort_requested"))
+    state = tasks.evolve(state, steps[-1])
+    if task.state == "retry_wait":
+        steps.append(tasks.transition(state, "aborted", trigger="abort_confirmed"))
+    elif task.state == "running" and task.turn is not None and task.turn.ended is None:
+        turn = task.turn.started
+        steps.append(
+            _intent(task, "turn.interrupt", version, target=turn.codex_turn_id, turn_id=turn.turn_id)
         )
-        return [confirmed, tasks.transition(task, "succeeded", trigger="reply_found")]
-    if fact.outcome == "missing" and task.after_look == "preparing":
-        return [
-            tasks.transition(
-                task,
-                "retry_wait",
-                trigger="retry_due",
-                attempt=MAX_EXECUTION_RETRIES,
-                error_code=task.error_code,
-                next_retry_at=later(fact.at, rules.retry_delay_s),
-                resume_state="preparing",
-            )
-        ]
-    code = "mcp_reply_missing" if fact.outcome == "missing" else "reply_unknown"
-    return [tasks.transition(task, "failed_reply", trigger="reply_lost", error_code=code)]
+    return steps
+
+
+def _abort_confirmed(task: Task, fact: AbortConfirmed) -> list[Event]:
+    if task.state != "aborting":
+        return []
+    if fact.outcome == "timeout":
+        return [tasks.transition(task, "failed", trigger="abort_timeout", error_code="abort_timeout")]
+    return [tasks.transition(task, "aborted", trigger="abort_confirmed")]
 
 
 def _tool_called(task: Task, fact: ToolCalled, version: int) -> list[Event]:
@@ -303,7 +334,11 @@ def _tool_called(task: Task, fact: ToolCalled, version: int) -> list[Event]:
     ]
 
 
-def react(task: Task, fact: Event, version: int, rules: Rules) -> list[Event]:
+def _cancelled(task: Task, code: str) -> list[Event]:
+    return [tasks.transition(task, "cancelled", trigger="cancelled", error_code=code)]
+
+
+def react(task: Task, fact: Event, version: int, rules: Rules) -> list[Event]:  # noqa: C901 - one arm per fact
     """What ``fact``, which stands at ``version`` of the task's stream, entails for ``task`` (already folded in)."""
     match fact:
         case TaskClaimed():
@@ -311,29 +346,46 @@ def react(task: Task, fact: Event, version: int, rules: Rules) -> list[Event]:
         case EffectConcluded():
             return _concluded(task, fact, version, rules)
         case TurnStarted():
+            if task.reply_retrying:
+                return []
             return [tasks.transition(task, "running", trigger="turn_started")]
         case TurnEnded():
-            return _turn_ended(task, fact, rules)
+            return _turn_over(task, fact, version, rules)
+        case InterruptRequested():
+            turn = task.turn
+            target = turn.started.codex_turn_id if turn else ""
+            return [_intent(task, "turn.interrupt", version, target=target, turn_id=fact.turn_id)]
         case RunInterrupted():
             return _interrupted(task, fact)
         case ReplyObserved():
-            return _observed(task, fact, rules)
+            return _observed(task, fact, version, rules)
         case WorkspaceFoundBlocked():
+            if task.reply_retrying:
+                return []
+            reasons = "; ".join(fact.reasons)
             return [
                 tasks.transition(
                     task,
                     "blocked_workspace",
                     trigger="workspace_blocked",
                     error_code="workspace_dirty",
-                    error="; ".join(fact.reasons),
+                    error=reasons,
                 )
             ]
         case TriggerObserved(outcome="gone"):
-            return [tasks.transition(task, "cancelled", trigger="cancelled", error_code="trigger_deleted")]
+            return _cancelled(task, "trigger_deleted")
         case TriggerObserved(outcome="mismatch"):
-            return [tasks.transition(task, "cancelled", trigger="cancelled", error_code="trigger_mismatch")]
+            return _cancelled(task, "trigger_mismatch")
         case TaskCancelled():
-            return [tasks.transition(task, "cancelled", trigger="cancelled", error_code=fact.reason)]
+            return _cancelled(task, fact.reason)
+        case TaskUnblocked():
+            return [tasks.transition(task, "queued", trigger="unblocked")]
+        case AbortRequested():
+            return _abort(task, version)
+        case AbortConfirmed():
+            return _abort_confirmed(task, fact)
+        case TimerFired(timer="waiting"):
+            return [tasks.transition(task, "failed", trigger="waiting_timeout", error_code="waiting_timeout")]
         case ToolCalled():
             return _tool_called(task, fact, version)
         case _:
@@ -365,7 +417,7 @@ def follow(task: Task, version: int, facts: Sequence[Event], rules: Rules) -> Fo
 
     def put(event: Event, causation: str | None) -> None:
         nonlocal task, version
-        if isinstance(event, RepositoryBlocked):
+        if isinstance(event, RepositoryBlocked | RepositoryUnblocked):
             drafts.append(Draft(stream=ids.repo_stream(event.repo_key), event=event, causation=causation))
             return
         version += 1
@@ -396,4 +448,6 @@ def _after_transition(task: Task, event: Event, version: int, rules: Rules) -> l
         return [receipt_intent(task, event.to_state, version, locale=rules.locale, code=event.error_code)]
     if event.to_state == "blocked_workspace":
         return [RepositoryBlocked(repo_key=event.repo_key, task_id=event.task_id)]
+    if event.from_state == "blocked_workspace":
+        return [RepositoryUnblocked(repo_key=event.repo_key, task_id=event.task_id)]
     return []

@@ -12,7 +12,7 @@ from domain.events import Event
 from domain.log import Content, Draft, Premise, QueueDrop, QueuePut
 from domain.mentions import Mention
 from domain.policy import Rules
-from domain.processes import execution
+from domain.processes import endings, execution
 from domain.processes.intake_facts import Taken
 from domain.processes.intake_state import Answer, State, answer, denial, mention
 from domain.repositories import RepositoryKeyClaimed, RepositoryRegistered, RepositoryRenamed
@@ -112,7 +112,7 @@ class Effects:
             delivery_key=self.taken.fact.delivery_key,
         )
         followed = execution.follow(
-            task, self._version(ids.task_stream(task.task_id)), [cancelled], execution.Rules()
+            task, self._version(ids.task_stream(task.task_id)), [cancelled], endings.Rules()
         )
         drafts = [
             draft if draft.causation else dataclasses.replace(draft, causation=self._cause)

@@ -11,7 +11,7 @@ from domain.effects import EffectConcluded, EffectIntended, ToolCalled
 from domain.events import Event
 from domain.log import QueueDrop, QueuePut
 from domain.processes import execution
-from domain.processes.execution import Rules
+from domain.processes.endings import Rules
 from domain.tasks import (
     ReplyConfirmed,
     ReplyObserved,
