@@ -95,16 +95,24 @@ def _system() -> list[str]:
     return options
 
 
-def options(spec: BoxSpec, descriptors: Descriptors, *, info: int, block: int) -> list[str]:
-    """All options before the command; data descriptors are added to ``descriptors``."""
-    size = str(spec.limits.tmpfs_bytes)
+def options(
+    spec: BoxSpec, descriptors: Descriptors, *, info: int, block: int, nested: bool = True
+) -> list[str]:
+    """All options before the command; data descriptors are added to ``descriptors``.
+
+    ``nested``: user namespaces may be made inside, because this bubblewrap can't forbid them. In one of its own the
+    command could mount memory of any size.
+    """
+    size = str(spec.bounds().tmpfs_bytes)
     made = ["--unshare-user", "--uid", str(UID), "--gid", str(UID), "--cap-drop", "ALL"]
+    made += [] if nested else ["--disable-userns"]
     made += ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--hostname", "box"]
     made += ["--die-with-parent", "--new-session"]
     made += _system()
     made += ["--ro-bind-data", str(descriptors.data(_PASSWD.encode())), "/etc/passwd"]
     made += ["--ro-bind-data", str(descriptors.data(_GROUP.encode())), "/etc/group"]
     made += ["--proc", "/proc", "--dev", "/dev"]
+    made += ["--size", size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]  # noqa: S108 - else half the memory
     made += ["--size", size, "--tmpfs", "/tmp", "--size", size, "--tmpfs", HOME]  # noqa: S108 - the box's own
     if spec.codex_home is not None:
         made += ["--size", size, "--tmpfs", CODEX_HOME]
@@ -120,8 +128,10 @@ def options(spec: BoxSpec, descriptors: Descriptors, *, info: int, block: int) -
     return [*made, "--info-fd", str(info), "--block-fd", str(block)]
 
 
-def command(program: str, spec: BoxSpec, descriptors: Descriptors, *, info: int, block: int) -> Sequence[str]:
+def command(
+    program: str, spec: BoxSpec, descriptors: Descriptors, *, info: int, block: int, nested: bool = True
+) -> Sequence[str]:
     """The whole command line: the program, one option, the box's own command."""
-    made = options(spec, descriptors, info=info, block=block)
+    made = options(spec, descriptors, info=info, block=block, nested=nested)
     arguments = descriptors.data(b"".join(os.fsencode(part) + b"\0" for part in made))
     return [program, "--args", str(arguments), "--", *spec.argv]

@@ -4,9 +4,11 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import resource
 import signal
 from collections.abc import Sequence
+from pathlib import Path
 
 import structlog
 
@@ -84,13 +86,21 @@ async def first_words(process: asyncio.subprocess.Process) -> str:
     return words[-1][:300] if words else "it ended at once"
 
 
+def _counts_per_box() -> bool:
+    """Whether the kernel counts processes per user namespace (5.14 and later), so that a box is charged alone."""
+    found = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    return found is not None and (int(found[1]), int(found[2])) >= (5, 14)
+
+
 def limit(pid: int, limits: Limits) -> None:
     """Set what was asked for on the box's root, before its command runs; children inherit it."""
+    with contextlib.suppress(OSError):  # where memory runs out, a box goes first
+        Path(f"/proc/{pid}/oom_score_adj").write_text("800", encoding="ascii")
     wanted = (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_CPU, limits.cpu_seconds),
         (resource.RLIMIT_AS, limits.memory_bytes),
-        (resource.RLIMIT_NPROC, limits.processes),
+        (resource.RLIMIT_NPROC, limits.processes if _counts_per_box() else None),
         (resource.RLIMIT_FSIZE, limits.file_bytes),
         (resource.RLIMIT_NOFILE, limits.open_files),
     )

@@ -38,18 +38,27 @@ class BoxFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Limits per process (rlimits), None for none.
+    """What a box may use, None for no limit. A box that uses more of what is watched is ended whole.
 
-    They catch accidents, not malice: ``memory_bytes`` counts each process alone, and the kernel does not enforce
-    ``processes`` for boxes of a service that runs as root. ``tmpfs_bytes`` bounds each memory-backed folder.
+    The kernel's, per process: ``cpu_seconds``, ``memory_bytes``, ``file_bytes`` (of one file), ``open_files``.
+    Watched, of the whole box (``adapters.box_watch``): ``processes`` and their threads (also the kernel's, where it
+    counts them per user namespace and the service is not root), ``written_bytes`` on a disk, and ``free_bytes`` that
+    must be left on it. ``tmpfs_bytes`` bounds each memory-backed folder. Memory as a whole is not bounded here; where
+    it runs out, the kernel ends processes of boxes first.
     """
 
     cpu_seconds: int | None = None
     memory_bytes: int | None = None
-    processes: int | None = None
+    processes: int | None = 2000
     file_bytes: int | None = None
     open_files: int | None = None
-    tmpfs_bytes: int = 2 * 1024 * 1024 * 1024
+    tmpfs_bytes: int = 1024 * 1024 * 1024
+    written_bytes: int | None = None
+    free_bytes: int | None = 256 * 1024 * 1024
+
+
+AGENT_LIMITS = Limits(file_bytes=1024 * 1024 * 1024, written_bytes=4 * 1024 * 1024 * 1024)
+"""For a box that an agent works in; git's own may have to take in larger repositories."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +78,12 @@ class BoxSpec:
     binds: tuple[Bind, ...] = ()
     files: tuple[BoxFile, ...] = ()
     lock: WorkspaceLock | None = None
-    limits: Limits = field(default_factory=Limits)
+    limits: Limits | None = None
     keep_stdin: bool = False
+
+    def bounds(self) -> Limits:
+        """The limits that hold: unless they were given, an agent's where the bridge is seen, else a command's."""
+        return self.limits or (AGENT_LIMITS if self.bridge is not None else Limits())
 
     def all_binds(self) -> tuple[Bind, ...]:
         """Every bind that the named folders stand for, then the additional ones."""

@@ -5,9 +5,10 @@ protection beyond a minimal environment. No box outlives its service: bubblewrap
 it (so boxes are started from the main thread only) and takes its pid namespace along; an unisolated run has a
 keeper that does the same for its descendants.
 
-Honest limits: the host's network is shared (abstract unix sockets too); limits are per process; a service killed
-within the millisecond between starting bubblewrap and bubblewrap's own request to die with it leaves a box that ends
-only with its command (its input is closed, and it keeps the workspace's lock until then).
+Honest limits: the host's network is shared (abstract unix sockets too); what a box uses as a whole is looked at
+twice a second (``adapters.box_watch``), not held by the kernel; a service killed within the millisecond between
+starting bubblewrap and bubblewrap's own request to die with it leaves a box that ends only with its command (its
+input is closed, and it keeps the workspace's lock until then).
 """
 
 import asyncio
@@ -18,10 +19,13 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
+
+import structlog
 
 from adapters import box_keeper
 from adapters.box_bubblewrap import Descriptors, command
@@ -49,6 +53,7 @@ from adapters.box_spec import (
     Completed,
     Limits,
 )
+from adapters.box_watch import Watch
 from domain.faults import Fault, Unavailable
 
 __all__ = [
@@ -79,6 +84,7 @@ __all__ = [
 
 Isolation = Literal["bubblewrap", "none"]
 _TAIL = 64 * 1024
+_log = structlog.get_logger(__name__)
 _KEEPER = str(Path(box_keeper.__file__).resolve())
 
 
@@ -111,6 +117,8 @@ class Box:
         self._process = process
         self._private = private
         self._tail = bytearray()
+        self._overrun = ""
+        self._watch: asyncio.Task[None] | None = None
         self.identity = identity
         self.pid = identity.pid
         self.stdin = process.stdin
@@ -122,10 +130,25 @@ class Box:
             self._tail += chunk
             del self._tail[:-_TAIL]
 
+    def watch(self, watch: Watch) -> None:
+        """Have the box looked at, and ended whole where it uses too much."""
+        self._watch = asyncio.create_task(self._end_for(watch), name=f"box-watch-{self.pid}")
+
+    async def _end_for(self, watch: Watch) -> None:
+        self._overrun = await watch.overrun()
+        _log.warning("box_ended_for_its_limits", box=self.pid, reason=self._overrun)
+        await kill_recorded(self.identity)
+
+    @property
+    def overrun(self) -> str:
+        """In words what the box used too much of, if it was ended for that; else empty."""
+        return self._overrun
+
     @property
     def stderr(self) -> bytes:
-        """The last 64 KiB that the box wrote to its standard error."""
-        return bytes(self._tail)
+        """The last 64 KiB that the box wrote to its standard error, and then why we ended it, where we did."""
+        told = f"\nthe box was ended by its limits: {self._overrun}\n" if self._overrun else ""
+        return bytes(self._tail) + told.encode()
 
     @property
     def returncode(self) -> int | None:
@@ -135,6 +158,8 @@ class Box:
     async def wait(self) -> int:
         """Wait for the end of the box and everything in it; its return code."""
         code = await self._process.wait()
+        if self._watch is not None:
+            self._watch.cancel()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(self._drain), 5)
         self._drain.cancel()
@@ -167,6 +192,7 @@ class Boxes:
     def __init__(self, isolation: Isolation = "bubblewrap", *, program: str = "bwrap") -> None:
         self.isolation = isolation
         self._program = program
+        self._nested: bool | None = None
 
     async def check(self) -> BoxCheck:
         """Run a real box and look whether it is one; never raises for a machine that can't."""
@@ -235,7 +261,8 @@ class Boxes:
         try:
             info, info_box = descriptors.pipe()
             block_box, block = descriptors.pipe()
-            line = command(self._program, spec, descriptors, info=info_box, block=block_box)
+            nested = await self._lets_nest()
+            line = command(self._program, spec, descriptors, info=info_box, block=block_box, nested=nested)
             inherited = set(descriptors.all()) - {info, block}
             process = await spawn(spec, line, inherited, cwd="/")
             descriptors.close_one(info_box)
@@ -246,6 +273,20 @@ class Boxes:
             raise
         finally:
             descriptors.close()
+
+    async def _lets_nest(self) -> bool:
+        """Whether this bubblewrap is too old (before 0.8) to forbid user namespaces inside; asked once."""
+        if self._nested is None:
+            try:
+                asked = await asyncio.create_subprocess_exec(
+                    self._program, "--help", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+                )
+            except OSError as error:
+                raise Unavailable(
+                    f"A box could not be started: {error.strerror}", code="box_failed"
+                ) from None
+            self._nested = b"--disable-userns" not in (await asked.communicate())[0]
+        return self._nested
 
     async def _start_plain(self, spec: BoxSpec) -> Box:
         private = Path(tempfile.mkdtemp(prefix="turnkeeper-run-"))
@@ -324,8 +365,13 @@ async def _released(
     identity = identity_of(root, mark=mark) if root is not None else None
     if identity is None:
         raise Unavailable(f"A box could not be started: {await first_words(process)}", code="box_failed")
-    limit(identity.pid, spec.limits)
+    bounds = spec.bounds()
+    limit(
+        identity.pid, replace(bounds, processes=None) if mark else bounds
+    )  # else counted with all of the user
     box = Box(process, identity, private=private)
+    folders = [bind.source for bind in spec.all_binds() if bind.writable]
+    box.watch(Watch(identity, bounds, folders, time.time()))
     with contextlib.suppress(BrokenPipeError):
         os.write(block, b"!")
     return box
