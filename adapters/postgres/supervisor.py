@@ -9,12 +9,12 @@ It runs by path, isolated, with nothing but the standard library: ``python -I su
 codes: 0 stopped, 3 another supervisor or server is (still) there: try again, 4 the server cannot be started.
 """
 
-import contextlib
 import ctypes
 import dataclasses
 import fcntl
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -27,7 +27,7 @@ from typing import IO
 
 BUSY = 3
 FAILED = 4
-LOOK_EVERY_S = 0.25
+LOOK_EVERY_S = 0.5
 STOP_WITHIN_S = 60.0
 RESTART_AFTER_S = 0.5
 RESTARTS = 5
@@ -109,6 +109,21 @@ def left_running(plan: Plan) -> bool:
     return False
 
 
+def wait(process: subprocess.Popen[bytes], seconds: float) -> None:
+    """Return when a process has ended or the time is over, asleep meanwhile (``Popen.wait`` polls)."""
+    try:
+        watched = os.pidfd_open(process.pid)
+    except OSError:  # it has ended, or the kernel is older than 5.3
+        time.sleep(seconds)
+        return
+    try:
+        poll = select.poll()
+        poll.register(watched, select.POLLIN)
+        poll.poll(seconds * 1000)
+    finally:
+        os.close(watched)
+
+
 class Supervisor:
     """Runs the server until the last user has been gone for ``linger_s``."""
 
@@ -167,8 +182,7 @@ class Supervisor:
             else:
                 self.stop()  # with the lock held: newcomers wait until the server is gone
                 break
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.server.wait(LOOK_EVERY_S)
+            wait(self.server, LOOK_EVERY_S)
         try:
             self.server.wait(STOP_WITHIN_S)
         except subprocess.TimeoutExpired:

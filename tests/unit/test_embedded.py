@@ -13,7 +13,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +39,18 @@ sys.stdin.read()
 """
 
 
+USERS: list[Callable[[], object]] = []
+"""How to end each use of a server that the running test has begun."""
+
+
 @pytest.fixture
 def state() -> Iterator[Path]:
     """A state directory that the server's account can reach; the server is gone when the test is over."""
     above = Path(tempfile.mkdtemp(prefix="turnkeeper-embedded-"))
     above.chmod(0o711)
     yield above / "state"
+    while USERS:  # a test that failed on its way has left some
+        USERS.pop()()
     for lock in above.glob("state*/postgres/supervisor.lock"):
         wait_until_gone(lock.parent)
     shutil.rmtree(above)
@@ -57,7 +63,9 @@ def wait_until_gone(place: Path) -> None:
 
 
 def begin(state: Path, linger_s: float = 0) -> Embedded:
-    return start_blocking(state, settings=FAST, linger_s=linger_s)
+    server = start_blocking(state, settings=FAST, linger_s=linger_s)
+    USERS.append(server.close)
+    return server
 
 
 def use(state: Path, linger_s: float = 0, **how: Any) -> tuple["subprocess.Popen[str]", dict[str, str]]:
@@ -67,14 +75,17 @@ def use(state: Path, linger_s: float = 0, **how: Any) -> tuple["subprocess.Popen
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/",
         env={"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}, **how,
     )  # fmt: skip
+
+    def end() -> None:
+        process.kill()
+        process.communicate()
+
+    USERS.append(end)
     assert process.stdout is not None
-    line = process.stdout.readline()
-    # logs may come first
-    while not line.startswith("{"):
-        assert line, "the other process ended without using the server"
-        assert process.stdout is not None
-    line = process.stdout.readline()
-    return process, json.loads(line)
+    for line in process.stdout:  # logs may come first
+        if line.startswith("{"):
+            return process, json.loads(line)
+    raise AssertionError("the other process ended without using the server")
 
 
 def server_pid(place: Path) -> int:
