@@ -4,7 +4,6 @@ Everything here is torn down by ``close``: the box first, so that nothing of it 
 """
 
 import asyncio
-import contextlib
 import dataclasses
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping
@@ -88,6 +87,8 @@ class BoxedRun:
         self._client: CodexClient | None = None
         self._thread_id: str | None = None
         self._ended_by: str | None = None
+        self._unconfirmed = False
+        self._unsolicited: list[str] = []
 
     async def sync_mirror(self) -> Mirrored:
         """Clone or fetch the mirror, and look where the refs of this run stand."""
@@ -113,6 +114,7 @@ class BoxedRun:
                 base_ref=plan.base_ref,
                 head_ref=plan.head_ref,
                 previous=Left(**plan.left) if plan.left is not None else None,
+                unblocked=plan.unblocked,
             ),
             lock=self._lock,
         )
@@ -154,7 +156,11 @@ class BoxedRun:
         self._unlock()  # from here on the box alone holds the workspace: who kills it may have it
         if self._box.stdin is None:
             raise Fault("the agent's input is closed", code="box_failed")
-        self._client = CodexClient(self._box.stdout, self._box.stdin)
+        self._client = CodexClient(
+            self._box.stdout,
+            self._box.stdin,
+            on_unsolicited=lambda _thread, turn: self._unsolicited.append(turn),
+        )
         try:
             async with asyncio.timeout(tools.rpc_timeout):
                 server = await self._client.initialize()
@@ -211,6 +217,7 @@ class BoxedRun:
         text: str,
         on_started: Callable[[str], Awaitable[None]],
         on_seen: Callable[[Seen], Awaitable[None]],
+        on_interrupt: Callable[[str], Awaitable[None]],
     ) -> TurnOutcome:
         """Run one turn to its end; an agent that dies in mid-turn is an outcome, not a fault."""
         client, _ = self._talking()
@@ -239,6 +246,7 @@ class BoxedRun:
                 client_message_id=turn_id,
                 on_started=accepted,
                 on_event=stored,
+                on_interrupt=on_interrupt,
                 collaboration=self._collaboration(mode) if mode and self._tools.model else None,
                 stall_after=self._tools.turn_stall,
                 deadline=self._tools.turn_deadline,
@@ -247,22 +255,20 @@ class BoxedRun:
         except Fault as fault:
             if not started or fault.code not in ("agent_exited", "abort_timeout"):
                 raise _named(fault, self._box) from None
-            return TurnOutcome(
-                status="interrupted",
-                codex_turn_id=started[0],
-                events=0,
-                cause="agent_exited" if self._ended_by is None else self._ended_by,  # type: ignore[arg-type]
-                error_code=fault.code,
-                error=fault.message,
-            )
+            return self._broken(started[0], fault)
         return self._outcome(result)
 
     async def interrupt(self, cause: str) -> None:
         """Interrupt the running turn, where there is one."""
         self._ended_by = self._ended_by or cause
-        if self._client is not None and self._thread_id is not None:
-            with contextlib.suppress(Fault):
-                await self._client.interrupt(self._thread_id, timeout=self._tools.interrupt_confirm)
+        if self._client is None or self._thread_id is None:
+            return
+        try:
+            await self._client.interrupt(self._thread_id, timeout=self._tools.interrupt_confirm)
+        except Fault as fault:
+            if fault.code == "abort_timeout" and self._box is not None:
+                self._unconfirmed = True
+                await self._box.kill(0)  # the turn dies with its box, and run_turn returns
 
     async def end_box(self) -> None:
         """Kill the box, then let the bridge finish what it had begun."""
@@ -343,11 +349,27 @@ class BoxedRun:
             },
         }
 
+    def _broken(self, codex_turn_id: str, fault: Fault) -> TurnOutcome:
+        """A turn that ended with its agent: killed by us, or dead by itself."""
+        cause: Any = self._ended_by or "agent_exited"
+        code = "abort_timeout" if self._unconfirmed or fault.code == "abort_timeout" else "agent_exited"
+        return TurnOutcome(
+            status="cancelled" if cause == "abort" else "interrupted",
+            codex_turn_id=codex_turn_id,
+            events=0,
+            cause=cause,
+            error_code=code if cause in ("abort", "agent_exited") else None,
+            error=_named(fault, self._box).message,
+            unsolicited=tuple(self._unsolicited),
+        )
+
     def _outcome(self, result: TurnResult) -> TurnOutcome:
         cause: Any = {"stalled": "stalled", "deadline_exceeded": "deadline"}.get(result.outcome)
         status: Any = "interrupted" if cause else result.outcome
         if status == "interrupted" and cause is None:
             cause = self._ended_by
+        if cause == "abort":
+            status = "cancelled"
         usage = result.usage
         deviations = [f"{each.name}: wanted {each.wanted}, got {each.got}" for each in result.deviations]
         return TurnOutcome(
@@ -367,6 +389,7 @@ class BoxedRun:
             }
             if usage
             else None,
+            unsolicited=tuple(self._unsolicited),
             downgrades=tuple(deviations)
             + ((result.downgrade_reason or "refused",) if result.downgraded else ()),
         )

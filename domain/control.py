@@ -29,6 +29,15 @@ class GloballyResumed(Event):
 
 
 @fact
+class GiteaReachabilityObserved(Event):
+    """Gitea itself stopped answering, or answers again. Nothing is claimed in between. Stream ``gitea:default``."""
+
+    reachable: bool
+    at: str
+    error_code: str | None = None
+
+
+@fact
 class ConfigurationActivated(Event):
     """The settings that decide, without secrets, as one process started with them."""
 

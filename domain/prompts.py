@@ -53,8 +53,13 @@ def turn_text(
     head: str,
     interrupted: bool,
     behind: bool = False,
+    answered: bool = False,
 ) -> str:
-    """The input of one turn. ``interrupted``: an earlier turn of this task did not end by itself."""
+    """The input of one turn.
+
+    ``interrupted``: an earlier turn of this task did not end by itself. ``answered``: the instruction answers a
+    question that the agent had asked.
+    """
     lines = [
         f"repository: {plan.owner}/{plan.name}",
         f"resource: {plan.kind} {plan.number}",
@@ -73,6 +78,8 @@ def turn_text(
             "An earlier turn for this request was interrupted. Inspect first what it already did (files, commits,"
             " comments), then continue from there; do nothing twice."
         )
+    if answered:
+        parts.append("The instruction below answers the question that you asked. Go on with the task.")
     parts.append(_marked("INSTRUCTION", instruction))
     parts.append(_marked("TITLE", background.title))
     parts.append(_marked("BODY", background.body))
@@ -80,6 +87,25 @@ def turn_text(
         parts.append(_marked("CHANGED FILES", "\n".join(background.changed_files)))
     if background.comments:
         parts.append(_comments(background.comments))
+    return "\n\n".join(parts)
+
+
+def reply_retry_text(plan: RunPlan, *, author: str, message: str | None) -> str:
+    """The input of a turn that only posts the last answer again (seed §5.4.3)."""
+    lines = [
+        f"repository: {plan.owner}/{plan.name}",
+        f"resource: {plan.kind} {plan.number}",
+        f"requested by: {author}",
+    ]
+    parts = [
+        "\n".join(lines),
+        (
+            "Your final answer to this request is not on Gitea. Post it now with the gitea comment tool, once, and do"
+            " nothing else: do not change files, do not repeat any work."
+        ),
+    ]
+    if message is not None:
+        parts.append(_marked("YOUR LAST ANSWER", message))
     return "\n\n".join(parts)
 
 

@@ -9,7 +9,10 @@ from domain.turns import Status
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunPlan:
-    """One run of one task. ``head_ref``: what is checked out, a full ref of the base repository."""
+    """One run of one task. ``head_ref``: what is checked out, a full ref of the base repository.
+
+    ``unblocked``: a person has just confirmed the workspace.
+    """
 
     task_id: str
     session_key: str
@@ -22,6 +25,7 @@ class RunPlan:
     default_branch: str
     base_ref: str
     head_ref: str
+    unblocked: bool = False
     left: Mapping[str, Any] | None
 
 
@@ -82,7 +86,10 @@ class Seen:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TurnOutcome:
-    """How a turn ended. ``cause``: why we ended it, where we did."""
+    """How a turn ended. ``cause``: why we ended it, where we did.
+
+    ``unsolicited``: Codex's ids of turns that it began by itself meanwhile, and that were interrupted.
+    """
 
     status: Status
     codex_turn_id: str
@@ -93,6 +100,7 @@ class TurnOutcome:
     message: str | None = None
     usage: Mapping[str, int] | None = None
     downgrades: tuple[str, ...] = ()
+    unsolicited: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -257,8 +257,9 @@ class Turn:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task:
-    """The fold of one task stream. ``open_intents``: without a result, by id, oldest first."""
+    """The fold of one task stream; ``revision`` counts its events, and is the stream's version."""
 
+    revision: int = 0
     received: TaskReceived | None = None
     state: State = "received"
     state_version: int = 0
@@ -278,6 +279,7 @@ class Task:
     away_since: str | None = None
     unblocked: bool = False
     question: QuestionAsked | None = None
+    questions: tuple[QuestionAsked, ...] = ()
     answered: bool = False
     box: BoxStarted | None = None
     turns: tuple[Turn, ...] = ()
@@ -376,6 +378,10 @@ def _transitioned(task: Task, event: TaskTransitioned) -> Task:
 
 def evolve(task: Task, event: Event) -> Task:
     """Apply one event."""
+    return dataclasses.replace(_applied(task, event), revision=task.revision + 1)
+
+
+def _applied(task: Task, event: Event) -> Task:
     match event:
         case TaskReceived():
             return dataclasses.replace(task, received=event, instruction=event.instruction)
@@ -402,7 +408,7 @@ def evolve(task: Task, event: Event) -> Task:
                 task, thread_id=thread, results={**task.results, event.intent_id: event}
             )
         case QuestionAsked():
-            return dataclasses.replace(task, question=event)
+            return dataclasses.replace(task, question=event, questions=(*task.questions, event))
         case TaskAnswered():
             return dataclasses.replace(task, question=None, answered=True, instruction=event.instruction)
         case WorkspaceFoundBlocked():

@@ -1,9 +1,12 @@
 """The bridge's part of the log: what the agent asked for, the intents that follow, and their results."""
 
+import secrets
 from collections.abc import Sequence
 
+from domain.contents import content
 from domain.effects import EffectConcluded, Operation, ToolCalled, ToolRefused
 from domain.faults import Conflict
+from domain.tasks import QuestionAsked
 from services.bridge_ports import EffectStatus
 from services.carried import Carried
 
@@ -69,9 +72,17 @@ class RunLedger:
         )
 
     async def ask(self, question: str) -> None:
-        """Questions to people are not taken yet: the agent is told to answer with what it knows."""
-        del question
-        raise Conflict(
-            "questions can't be asked yet: say in your final comment what you would need to know",
-            code="not_available",
+        """Record a question; it is posted once the turn has ended."""
+        carried = self._carried
+        turn_id = carried.active_turn_id
+        await carried.turn_recorded.wait()
+        if turn_id is None or carried.active_turn_id != turn_id:
+            raise Conflict("the turn is over: nothing was asked", code="turn_over")
+        item, reference = content(f"turn:{turn_id}:question", question, secrets.token_bytes(16))
+        asked = QuestionAsked(
+            task_id=carried.task.task_id,
+            turn_id=turn_id,
+            question=reference,
+            at=await carried.ledger.at(),
         )
+        await carried.record(asked, texts=[item])

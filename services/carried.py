@@ -7,7 +7,7 @@ from typing import Literal
 
 from domain.effects import EffectConcluded, EffectIntended
 from domain.events import Event
-from domain.log import Fence
+from domain.log import Content, Fence
 from domain.runs import RunPlan
 from domain.tasks import Task
 from services.ledger import Beside, Ledger
@@ -39,12 +39,18 @@ class Carried:
 
     def accept(self, task: Task | None) -> None:
         """Take over the task as it stands after an append."""
-        if task is not None and task.state_version >= self.task.state_version:
+        if task is not None and task.revision > self.task.revision:
             self.task = task
 
-    async def record(self, *facts: Event, beside: Sequence[Beside] = ()) -> Task:
+    async def record(
+        self, *facts: Event, beside: Sequence[Beside] = (), texts: Sequence[Content] = ()
+    ) -> Task:
         """Append facts of this task under the run's fence."""
-        self.accept(await self.ledger.record(self.task.task_id, facts, fence=self.fence, beside=beside))
+        self.accept(
+            await self.ledger.record(
+                self.task.task_id, facts, fence=self.fence, beside=beside, contents=texts
+            )
+        )
         return self.task
 
     async def conclude(

@@ -118,9 +118,19 @@ class Run(Protocol):
         ...
 
     async def run_turn(
-        self, *, turn_id: str, text: str, on_started: Callable[[str], Awaitable[None]], on_seen: SeenSink
+        self,
+        *,
+        turn_id: str,
+        text: str,
+        on_started: Callable[[str], Awaitable[None]],
+        on_seen: SeenSink,
+        on_interrupt: Callable[[str], Awaitable[None]],
     ) -> TurnOutcome:
-        """Run one turn to its end. ``on_started`` gets Codex's turn id as soon as the turn is accepted."""
+        """Run one turn to its end.
+
+        ``on_started`` gets Codex's turn id as soon as the turn is accepted, ``on_interrupt`` the cause (``stalled``,
+        ``deadline``) before the turn is interrupted for it.
+        """
         ...
 
     async def interrupt(self, cause: str) -> None:
@@ -165,6 +175,10 @@ class GiteaSide(Protocol):
 
     async def background(self, owner: str, name: str, kind: str, number: int) -> Background:
         """Title, body, comments and changed files for the prompt."""
+        ...
+
+    async def version(self) -> str:
+        """Gitea's version: the cheap probe of whether it is there. Raises a ``Fault`` if it is not."""
         ...
 
     async def names(self, repository_id: int) -> tuple[str, str]:

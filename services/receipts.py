@@ -11,13 +11,15 @@ from typing import Literal
 
 import structlog
 
-from domain import comments as texts
+from domain import comments as lines
 from domain import deliveries, ids, markers, repositories, tasks
 from domain.effects import EffectConcluded, EffectIntended
+from domain.failures import AWAY
 from domain.faults import Fault, Unavailable
 from domain.policy import Rules
 from domain.processes.intake_effects import refusal_text
 from domain.runs import Comment
+from services.gitea_watch import GiteaWatch
 from services.ledger import Ledger
 from services.ports import EventLog, GiteaSide
 
@@ -44,7 +46,7 @@ NO_TURN = "none"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Letter:
-    """One receipt: where it goes and what it says. ``status`` marks it; ``on_task``: on whose stream it stands."""
+    """One receipt or question: where it goes and what it says; ``on_task``: on whose stream it stands."""
 
     intent: EffectIntended
     stream: str
@@ -56,6 +58,13 @@ class _Letter:
     text: str
     on_task: bool
 
+    @property
+    def mark(self) -> tuple[str | None, str | None, str]:
+        """Kind, status and turn of its marker, by which it is found again."""
+        if self.intent.comment_kind == "question":
+            return "question", None, self.intent.turn_id or NO_TURN
+        return None, self.status, NO_TURN
+
 
 class Receipts:
     """Posts receipts in order of their intents, which stand on a task's stream or, for a refusal, a delivery's."""
@@ -66,6 +75,7 @@ class Receipts:
         event_log: EventLog,
         ledger: Ledger,
         gitea: GiteaSide,
+        watch: GiteaWatch,
         open_receipts: OpenReceipts,
         rules: Callable[[], Rules],
         settings: ReceiptSettings,
@@ -73,6 +83,7 @@ class Receipts:
         self._log = event_log
         self._ledger = ledger
         self._gitea = gitea
+        self._watch = watch
         self._open = open_receipts
         self._rules = rules
         self._settings = settings
@@ -103,10 +114,7 @@ class Receipts:
         letter = await self._letter(stream, intent_id)
         if letter is None:
             return
-        try:
-            result = await self._posted(letter, left_open=left_open)
-        except Fault as fault:
-            result = _Result(status="failed", code=fault.code, http_status=_status(fault))
+        result = await self._delivered(letter, left_open=left_open)
         concluded = EffectConcluded(
             intent_id=intent_id,
             operation=letter.intent.operation,
@@ -124,6 +132,20 @@ class Receipts:
             )
         else:
             await self._ledger.note(stream, concluded, correlation=letter.intent.task_id)
+
+    async def _delivered(self, letter: _Letter, *, left_open: bool) -> "_Result":
+        """Posted, or refused. While Gitea is away the receipt waits, and is looked for before it is posted again."""
+        while True:
+            try:
+                return await self._posted(letter, left_open=left_open)
+            except Fault as fault:
+                if fault.code not in AWAY:
+                    return _Result(status="failed", code=fault.code, http_status=_status(fault))
+                left_open = left_open or fault.params.get("outcome") == "unknown"
+                if await self._watch.reachable():
+                    return _Result(status="unknown" if left_open else "failed", code=fault.code)
+                self._watch.suspect()
+                await self._watch.wait_back()
 
     async def _letter(self, stream: str, intent_id: str) -> _Letter | None:
         """The receipt as its stream tells it; None if it has its result already."""
@@ -149,7 +171,7 @@ class Receipts:
                 number=int(task.received.resource["number"]),
                 repository_id=repository.registered.repository_id if repository.registered else None,
                 status=status,
-                text=self._text(status, task.error_code),
+                text=await self._words(intent, task, status),
                 on_task=True,
             )
         received = deliveries.fold(events).received
@@ -172,9 +194,15 @@ class Receipts:
             found = await self._found(letter)
             if found is not None:
                 return _Result(status="succeeded", comment_id=found.id, reconciled=True)
+        kind, status, turn_id = letter.mark
         body = markers.with_marker(
             letter.text,
-            markers.format_marker(task_id=letter.intent.task_id, turn_id=NO_TURN, status=letter.status),
+            markers.format_marker(
+                task_id=letter.intent.task_id,
+                turn_id=turn_id,
+                kind="question" if kind == "question" else None,
+                status=status,
+            ),
         )
         try:
             posted = await self._gitea.create_comment(
@@ -190,29 +218,47 @@ class Receipts:
         return _Result(status="succeeded", comment_id=posted.id, http_status=201)
 
     async def _found(self, letter: _Letter) -> Comment | None:
-        """The receipt that is there already; absence counts after the grace."""
+        """The receipt that is there already; absence counts after the grace, and only what was listed counts."""
         before = 0.0
+        unlisted: Fault | None = None
         for wait in self._settings.grace:
             await asyncio.sleep(wait - before)
             before = wait
             try:
                 listed = await self._gitea.comments(letter.owner, letter.name, letter.number)
-            except Fault:
+            except Fault as fault:
+                unlisted = fault
                 continue
+            unlisted = None
             for comment in listed:
                 ours = comment.author_id == self._settings.bot_id
                 marker = markers.our_marker(comment.body) if ours else None
                 if marker is None or marker.task_id != letter.intent.task_id:
                     continue
-                if marker.status == letter.status:
+                if (marker.kind, marker.status, marker.turn_id) == letter.mark:
                     return comment
+        if unlisted is not None:
+            raise unlisted
         return None
+
+    async def _words(self, intent: EffectIntended, task: tasks.Task, status: str) -> str:
+        """A receipt's line, or the question itself."""
+        if intent.comment_kind != "question":
+            return self._text(status, task.error_code)
+        asked = next(
+            (event for event in task.questions if event.turn_id == intent.turn_id),
+            None,
+        )
+        if asked is None:
+            raise LookupError("a question without its event")
+        texts = await self._log.contents([str(asked.question["content"])])
+        return markers.strip_markers(texts.get(str(asked.question["content"]), "[erased]"))[0]
 
     def _text(self, status: str, code: str | None) -> str:
         template = self._settings.templates.get(status)
         if template is not None:
             return template.replace("{code}", code or "-")
-        return texts.receipt_text(status, locale=self._settings.locale, code=code)
+        return lines.receipt_text(status, locale=self._settings.locale, code=code)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from domain import ids, markers, repositories
 from domain.faults import Fault
 from domain.runs import Comment
 from domain.tasks import ReplyObserved, Task
+from services.gitea_watch import GiteaWatch
 from services.ledger import Ledger
 from services.ports import EventLog, GiteaSide
 
@@ -54,11 +55,18 @@ class Verifier:
     """Looks for a task's reply. It only reads."""
 
     def __init__(
-        self, *, event_log: EventLog, ledger: Ledger, gitea: GiteaSide, settings: VerifierSettings
+        self,
+        *,
+        event_log: EventLog,
+        ledger: Ledger,
+        gitea: GiteaSide,
+        watch: GiteaWatch,
+        settings: VerifierSettings,
     ) -> None:
         self._log = event_log
         self._ledger = ledger
         self._gitea = gitea
+        self._watch = watch
         self._settings = settings
 
     async def look(self, task: Task) -> ReplyObserved:
@@ -86,7 +94,10 @@ class Verifier:
                 error_code = fault.code
                 log.warning("the comments could not be listed", task_id=task.task_id, code=fault.code)
                 if loop.time() + self._settings.pause > give_up:
-                    return await self._observed(task, "unknown", listings, error_code=error_code)
+                    there = await self._watch.reachable()
+                    return await self._observed(
+                        task, "unknown" if there else "away", listings, error_code=error_code
+                    )
                 await asyncio.sleep(self._settings.pause)
                 continue
             listings += 1
@@ -99,7 +110,7 @@ class Verifier:
     async def _observed(
         self,
         task: Task,
-        outcome: Literal["found", "missing", "unknown"],
+        outcome: Literal["found", "missing", "unknown", "away"],
         listings: int,
         *,
         found: tuple[str, tuple[int, ...]] | None = None,

@@ -9,22 +9,35 @@ import contextlib
 import dataclasses
 import secrets
 from collections.abc import Callable, Mapping
+from typing import Literal
 
 import structlog
 
 from domain import contents, ids, prompts, repositories, sessions
-from domain.effects import EffectIntended
+from domain.effects import EffectConcluded, EffectIntended
 from domain.events import Event
+from domain.failures import AWAY
 from domain.faults import Fault, LeaseExpired, LeaseStale, NotFound, Unavailable
 from domain.log import Fence
 from domain.repositories import LeftoversParked, MirrorFetched, WorkspaceRecorded
 from domain.runs import LaidOut, RunPlan, Seen, TurnOutcome
 from domain.sessions import ThreadBound, ThreadReplaced
-from domain.tasks import BoxEnded, BoxStarted, RunInterrupted, Task, WorkspaceFoundBlocked
+from domain.tasks import (
+    AbortConfirmed,
+    AbortRequested,
+    BoxEnded,
+    BoxStarted,
+    InterruptRequested,
+    RunInterrupted,
+    Task,
+    WorkspaceFoundBlocked,
+)
 from domain.transitions import LEASED
-from domain.turns import CapabilityDowngraded, TurnEnded, TurnStarted
+from domain.turns import CapabilityDowngraded, TurnEnded, TurnStarted, UnsolicitedTurnInterrupted
 from services.bridge_ports import ToolBackend
 from services.carried import ERROR_LIMIT, Carried
+from services.fallback import Fallback
+from services.gitea_watch import GiteaWatch
 from services.items import TurnItems
 from services.ledger import Beside, Ledger
 from services.ports import EventLog, GiteaSide, Run, ToolHost
@@ -54,6 +67,8 @@ class Runner:
         ledger: Ledger,
         gitea: GiteaSide,
         verifier: Verifier,
+        fallback: Fallback,
+        watch: GiteaWatch,
         make_run: Callable[[RunPlan], Run],
         make_bridge: MakeBridge,
         settings: RunnerSettings,
@@ -62,11 +77,14 @@ class Runner:
         self._ledger = ledger
         self._gitea = gitea
         self._verifier = verifier
+        self._fallback = fallback
+        self._gitea_watch = watch
         self._make_run = make_run
         self._make_bridge = make_bridge
         self._settings = settings
         self._draining = False
         self._carried: set[Carried] = set()
+        self._chores: set[asyncio.Task[None]] = set()
 
     @property
     def running(self) -> int:
@@ -81,9 +99,42 @@ class Runner:
         """Interrupt what still runs and hand it back; returns when nothing is carried."""
         self._draining = True
         for carried in list(self._carried):
+            with contextlib.suppress(Fault):
+                await self._interrupt_requested(carried, "drain")
             await carried.run.interrupt("drain")
         while self._carried:
             await asyncio.wait([carried.ended for carried in self._carried])
+
+    async def watch(self) -> None:
+        """Interrupt what somebody asked to abort, whichever process took the request, until cancelled."""
+        position = await self._log.head()
+        while True:
+            try:
+                async for batch in self._log.tail(after=position):
+                    for recorded in batch:
+                        position = recorded.position
+                        if recorded.type == AbortRequested.__name__:
+                            await self._abort(recorded.event)
+            except Unavailable:
+                await asyncio.sleep(1.0)
+
+    async def _abort(self, event: Event) -> None:
+        for carried in list(self._carried):
+            if isinstance(event, AbortRequested) and event.task_id == carried.plan.task_id:
+                chore = asyncio.create_task(carried.run.interrupt("abort"))
+                self._chores.add(chore)
+                chore.add_done_callback(self._chores.discard)
+
+    async def _interrupt_requested(self, carried: Carried, cause: str) -> None:
+        """The intent to interrupt, before the turn is interrupted."""
+        turn_id = carried.active_turn_id
+        if turn_id is None or not carried.turn_recorded.is_set():
+            return
+        await carried.record(
+            InterruptRequested(
+                task_id=carried.plan.task_id, turn_id=turn_id, cause=cause, at=await self._ledger.at()
+            )
+        )
 
     async def carry(self, task_id: str, fence: Fence) -> None:
         """Carry one task, whose lease ``fence`` proves, until it holds no lease any more."""
@@ -140,6 +191,7 @@ class Runner:
             default_branch=repository.default_branch,
             base_ref=f"refs/heads/{base}",
             head_ref=head,
+            unblocked=task.unblocked,
             left=task.left,
         )
 
@@ -191,7 +243,10 @@ class Runner:
                 beside=left,
             )
             return
-        if task.state == "verifying_reply":
+        if task.state == "aborting":
+            await self._confirm_abort(carried)
+            return
+        if task.state == "verifying_reply" and not task.intents_of("runner"):
             observed = await self._verifier.look(task)
             await carried.record(observed)
             return
@@ -199,6 +254,19 @@ class Runner:
             await self._execute(carried, intent)
             return
         raise RuntimeError(f"nothing to do in {task.state}")
+
+    async def _confirm_abort(self, carried: Carried) -> None:
+        """An abort that came before a turn: the box is killed, and the lease goes with the confirmation."""
+        await carried.run.end_box()
+        at = await self._ledger.at()
+        facts: list[Event] = []
+        if carried.task.box is not None:
+            facts.append(BoxEnded(task_id=carried.plan.task_id, cause="abort", at=at))
+        facts += [
+            _concluded(intent, "failed", at, code="aborted") for intent in carried.task.intents_of("runner")
+        ]
+        facts.append(AbortConfirmed(task_id=carried.plan.task_id, outcome="confirmed", at=at))
+        await carried.record(*facts, beside=await self._left(carried))
 
     async def _execute(self, carried: Carried, intent: EffectIntended) -> None:
         steps = {
@@ -208,6 +276,7 @@ class Runner:
             "thread.start": self._open_thread,
             "thread.resume": self._open_thread,
             "turn.start": self._turn,
+            "comment.create": self._post_fallback,
         }
         try:
             await steps[intent.operation](carried, intent)
@@ -219,6 +288,8 @@ class Runner:
             log.warning(
                 "a step failed", task_id=carried.task.task_id, operation=intent.operation, code=fault.code
             )
+            if fault.code in AWAY:
+                self._gitea_watch.suspect()
             await carried.run.end_box()
             at = await self._ledger.at()
             ended = [BoxEnded(task_id=intent.task_id, cause=fault.code, at=at)] if carried.task.box else []
@@ -300,10 +371,22 @@ class Runner:
             CapabilityDowngraded(
                 task_id=intent.task_id, turn_id=None, capability="thread_settings", detail=deviation
             )
-            for deviation in opened.deviations
+            for deviation in ("; ".join(opened.deviations),)
+            if deviation
         ]
         await carried.conclude(
             intent, "succeeded", await self._ledger.at(), outside_id=opened.thread_id, facts=facts
+        )
+
+    async def _post_fallback(self, carried: Carried, intent: EffectIntended) -> None:
+        sent = await self._fallback.post(carried.task, intent)
+        await carried.conclude(
+            intent,
+            sent.status,
+            await self._ledger.at(),
+            code=sent.code,
+            error=sent.error,
+            outside_id=sent.outside_id,
         )
 
     async def _turn(self, carried: Carried, intent: EffectIntended) -> None:
@@ -325,9 +408,14 @@ class Runner:
         async def seen(event: Seen) -> None:
             await items.add(event)
 
+        async def interrupting(cause: str) -> None:
+            await self._interrupt_requested(carried, cause)
+
         carried.active_turn_id, carried.turn_recorded = turn_id, asyncio.Event()
         try:
-            outcome = await carried.run.run_turn(turn_id=turn_id, text=text, on_started=started, on_seen=seen)
+            outcome = await carried.run.run_turn(
+                turn_id=turn_id, text=text, on_started=started, on_seen=seen, on_interrupt=interrupting
+            )
         finally:
             carried.active_turn_id = None
             carried.turn_recorded.set()
@@ -370,7 +458,7 @@ class Runner:
             turn_id=turn_id,
             codex_turn_id=codex_turn_id,
             thread_id=task.thread_id,
-            kind="normal",
+            kind="reply_retry" if task.reply_retrying else "normal",
             ordinal=len(task.turns) + 1,
             prompt_hash=prompt_hash,
             at=at,
@@ -388,11 +476,25 @@ class Runner:
                 f"turn:{turn_id}:message", outcome.message[:65536], secrets.token_bytes(16)
             )
             texts.append(item)
+        task_id = carried.task.task_id
         facts: list[Event] = [
-            CapabilityDowngraded(
-                task_id=carried.task.task_id, turn_id=turn_id, capability="collaboration_mode", detail=detail
+            UnsolicitedTurnInterrupted(
+                task_id=task_id, thread_id=carried.task.thread_id or "", codex_turn_id=codex_turn_id
             )
-            for detail in outcome.downgrades
+            for codex_turn_id in outcome.unsolicited
+        ]
+        if outcome.downgrades:
+            detail = "; ".join(outcome.downgrades)[:ERROR_LIMIT]
+            facts.append(
+                CapabilityDowngraded(
+                    task_id=task_id, turn_id=turn_id, capability="collaboration_mode", detail=detail
+                )
+            )
+        unconfirmed = outcome.error_code == "abort_timeout"
+        facts += [
+            _concluded(intent, "unknown" if unconfirmed else "succeeded", at)
+            for intent in carried.task.intents_of("runner")
+            if intent.operation == "turn.interrupt"
         ]
         facts.append(BoxEnded(task_id=carried.task.task_id, cause=outcome.cause or outcome.status, at=at))
         facts.append(
@@ -425,6 +527,8 @@ class Runner:
         if received is None:
             raise NotFound("there is no such task", code="task_not_found")
         plan = carried.plan
+        if task.reply_retrying:
+            return await self._reply_retry_prompt(carried)
         reference = task.instruction or received.instruction
         login = contents.login_id(received.author_id)
         texts = await self._log.contents([reference["content"], login])
@@ -438,6 +542,17 @@ class Runner:
             interrupted=any(turn.ended is None or turn.ended.status != "completed" for turn in task.turns)
             or task.attempt > 0,
             behind=carried.behind,
+            answered=task.answered,
+        )
+
+    async def _reply_retry_prompt(self, carried: Carried) -> str:
+        task = carried.task
+        author_id = task.received.author_id if task.received else 0
+        login = contents.login_id(author_id)
+        message = str((task.last_message or {}).get("content", ""))
+        texts = await self._log.contents([login, message])
+        return prompts.reply_retry_text(
+            carried.plan, author=texts.get(login, f"user {author_id}"), message=texts.get(message)
         )
 
     async def _left(self, carried: Carried) -> list[Beside]:
@@ -454,6 +569,23 @@ class Runner:
                 ),
             )
         ]
+
+
+def _concluded(
+    intent: EffectIntended,
+    status: Literal["succeeded", "failed", "unknown"],
+    at: str,
+    *,
+    code: str | None = None,
+) -> EffectConcluded:
+    return EffectConcluded(
+        intent_id=intent.intent_id,
+        operation=intent.operation,
+        task_id=intent.task_id,
+        status=status,
+        at=at,
+        error_code=code,
+    )
 
 
 def _recorded(intent: EffectIntended, left: Mapping[str, object]) -> Beside:

@@ -17,11 +17,13 @@ from uuid import UUID
 import structlog
 
 from domain import control, ids, leases, repositories, sessions
+from domain.failures import AWAY
 from domain.faults import Conflict, Fault, Unavailable
 from domain.leases import LeaseAcquired
 from domain.log import AcquireLease, Fence, Premise, QueueRow
 from domain.tasks import Task, TaskClaimed, TriggerObserved
 from domain.transitions import WAITING
+from services.gitea_watch import GiteaWatch
 from services.ledger import Beside, Ledger
 from services.ports import EventLog, GiteaSide
 from services.runner import Runner
@@ -54,17 +56,20 @@ class Scheduler:
         event_log: EventLog,
         ledger: Ledger,
         gitea: GiteaSide,
+        watch: GiteaWatch,
         runner: Runner,
         settings: SchedulerSettings,
         new_id: Callable[[], UUID],
     ) -> None:
+        self._wake = asyncio.Event()
         self._log = event_log
         self._ledger = ledger
         self._gitea = gitea
+        self._gitea_watch = watch
+        watch.on_back(self.wake)
         self._runner = runner
         self._settings = settings
         self._new_id = new_id
-        self._wake = asyncio.Event()
         self._runs: set[asyncio.Task[None]] = set()
         self._waiting: dict[str, str] = {}
 
@@ -121,7 +126,7 @@ class Scheduler:
     async def tick(self) -> int:
         """Look at the queue once; how many tasks were claimed."""
         rows = await self._log.read_stream(_CONTROL)
-        if control.fold(row.event for row in rows).paused:
+        if self._gitea_watch.away or control.fold(row.event for row in rows).paused:
             return 0
         claimed = 0
         self._waiting = {}
@@ -239,7 +244,11 @@ class Scheduler:
             comment = await self._gitea.comment(repository.owner, repository.name, received.comment_id)
         except Fault as fault:
             log.warning("the comment could not be read again", task_id=task.task_id, code=fault.code)
-            return True
+            if fault.code not in AWAY:
+                return True
+            self._gitea_watch.suspect()
+            self._waiting[task.task_id] = fault.code
+            return False
         at = await self._ledger.at()
         outcome: Literal["gone", "mismatch"]
         if comment is None:

@@ -25,6 +25,8 @@ from services.bridge_ledger import RunLedger
 from services.bridge_ports import ActiveTurn, BridgeRun, BridgeSettings, Comments, ToolBackend
 from services.carried import Carried
 from services.config import Settings
+from services.fallback import Fallback
+from services.gitea_watch import GiteaWatch
 from services.intake import Intake, Refusals
 from services.ledger import Ledger
 from services.patience import append_patiently
@@ -35,6 +37,7 @@ from services.recovery import Hands, Recovery
 from services.replies import Verifier, VerifierSettings
 from services.runner import Runner, RunnerSettings
 from services.scheduler import Scheduler, SchedulerSettings
+from services.timers import Timers
 from services.view_store import ViewStore
 
 log = structlog.get_logger(__name__)
@@ -69,6 +72,7 @@ class Service:
         self.projector = projector
         self.ready = False
         self._loops: list[asyncio.Task[None]] = []
+        self._claiming: asyncio.Task[None] | None = None
         event_log, runner_id = outside.event_log, outside.runner_id
         self.ledger = Ledger(
             event_log,
@@ -83,10 +87,12 @@ class Service:
         )
         self.intake = Intake(event_log, lambda: self.rules, runner_id=runner_id)
         self.refusals = Refusals(event_log)
+        self.watch = GiteaWatch(gitea=outside.gitea, ledger=self.ledger, pause=settings.gitea_away_pause)
         verifier = Verifier(
             event_log=event_log,
             ledger=self.ledger,
             gitea=outside.gitea,
+            watch=self.watch,
             settings=VerifierSettings(
                 bot_id=outside.bot_id,
                 grace=settings.reply_grace,
@@ -99,6 +105,13 @@ class Service:
             ledger=self.ledger,
             gitea=outside.gitea,
             verifier=verifier,
+            fallback=Fallback(
+                event_log=event_log,
+                gitea=outside.gitea,
+                secrets=settings.secrets(),
+                limit=settings.comment_limit,
+            ),
+            watch=self.watch,
             make_run=outside.make_run,
             make_bridge=self._bridge,
             settings=RunnerSettings(
@@ -111,6 +124,7 @@ class Service:
             event_log=event_log,
             ledger=self.ledger,
             gitea=outside.gitea,
+            watch=self.watch,
             runner=self.runner,
             settings=SchedulerSettings(
                 runner_id=runner_id,
@@ -132,6 +146,7 @@ class Service:
             event_log=event_log,
             ledger=self.ledger,
             gitea=outside.gitea,
+            watch=self.watch,
             open_receipts=self.open_receipts,
             rules=lambda: self.rules,
             settings=ReceiptSettings(
@@ -142,21 +157,37 @@ class Service:
             ),
         )
 
+        self.timers = Timers(
+            event_log=event_log,
+            views=outside.views,
+            ledger=self.ledger,
+            waiting_timeout=settings.waiting_timeout,
+            interval=min(60.0, settings.waiting_timeout),
+        )
+
     async def start(self) -> None:
         """Start every loop. Ready when it returns."""
         await self._activate_configuration()
         await self._start_views()
-        for loop in (self.receipts.run, self.recovery.run, self.scheduler.run, self.refusals.run):
-            self._loops.append(asyncio.create_task(self._kept(loop)))
+        loops = (
+            self.receipts.run,
+            self.recovery.run,
+            self.refusals.run,
+            self.runner.watch,
+            self.watch.run,
+            self.timers.run,
+        )
+        self._loops = [asyncio.create_task(self._kept(loop)) for loop in loops]
+        self._claiming = asyncio.create_task(self._kept(self.scheduler.run))
         self.ready = True
 
     async def stop(self) -> None:
         """Stop claiming, let runs end until the drain deadline, interrupt the rest, end the loops."""
         self.ready = False
         loops, self._loops = self._loops, []
-        scheduler = loops[2:3]
-        for loop in scheduler:
-            loop.cancel()
+        if self._claiming is not None:
+            self._claiming.cancel()
+            await asyncio.gather(self._claiming, return_exceptions=True)
         if self.runner.running:
             log.info(
                 "waiting for runs to end", runs=self.runner.running, deadline=self.settings.drain_deadline

@@ -32,6 +32,7 @@ from adapters.codex.protocol import (
     Capabilities,
     DeltaSink,
     EventSink,
+    InterruptSink,
     Outcome,
     ServerInfo,
     StartedSink,
@@ -72,6 +73,7 @@ def _forget_turn(_thread_id: str, _turn_id: str) -> None: ...
 class _Sinks:
     on_event: EventSink
     on_delta: DeltaSink | None
+    on_interrupt: InterruptSink | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,6 +171,7 @@ class CodexClient:
         on_event: EventSink,
         on_started: StartedSink | None = None,
         on_delta: DeltaSink | None = None,
+        on_interrupt: InterruptSink | None = None,
         collaboration: Mapping[str, object] | None = None,
         stall_after: float = STALL_AFTER,
         deadline: float = TURN_DEADLINE,
@@ -176,7 +179,8 @@ class CodexClient:
     ) -> TurnResult:
         """Run one turn to its end; ``on_event`` is awaited for each stored event, in order.
 
-        ``on_started`` is awaited with Codex's turn id as soon as the turn is accepted, before any event.
+        ``on_started`` is awaited with Codex's turn id as soon as the turn is accepted, before any event;
+        ``on_interrupt`` with ``stalled`` or ``deadline`` before the client interrupts.
 
         ``collaboration`` is ``{"mode", "settings": {"model", …}}``; if Codex refuses it, a plain turn is started at
         once and the result says ``downgraded``. ``stall_after`` and ``deadline`` are seconds; each interrupts.
@@ -188,7 +192,7 @@ class CodexClient:
             raise Conflict("a turn of this thread is running", code="turn_active")
         active = self._active[thread_id] = ActiveTurn(thread_id)
         ledger = TurnLedger(collaboration, spent=self._totals.get(thread_id))
-        sinks = _Sinks(on_event=on_event, on_delta=on_delta)
+        sinks = _Sinks(on_event=on_event, on_delta=on_delta, on_interrupt=on_interrupt)
         limits = _Limits(stall_after=stall_after, deadline=deadline, interrupt_timeout=interrupt_timeout)
         try:
             await self._end_foreign(thread_id, interrupt_timeout)
@@ -327,9 +331,13 @@ class CodexClient:
             stalls_at = active.last_progress + limits.stall_after
             if cut is None and clock() >= ends_at:
                 cut = "deadline_exceeded"
+                if sinks.on_interrupt is not None:
+                    await sinks.on_interrupt("deadline")
                 await end_turn(self._peer, active, limits.interrupt_timeout)
             elif cut is None and active.queue.empty() and clock() >= stalls_at:
                 cut = "stalled"
+                if sinks.on_interrupt is not None:
+                    await sinks.on_interrupt("stalled")
                 await end_turn(self._peer, active, limits.interrupt_timeout)
             wait = limits.interrupt_timeout if cut else max(0.0, min(ends_at, stalls_at) - clock())
             try:

@@ -190,6 +190,7 @@ class Answered:
 
 EventSink = Callable[[TurnEvent], Awaitable[None]]
 StartedSink = Callable[[str], Awaitable[None]]
+InterruptSink = Callable[[str], Awaitable[None]]
 DeltaSink = Callable[[TurnDelta], None]
 AnsweredSink = Callable[[Answered], None]
 UnsolicitedSink = Callable[[str, str], None]
