@@ -12,7 +12,11 @@ from domain.events import Event
 from domain.log import QueueDrop, QueuePut
 from domain.processes import execution
 from domain.processes.endings import Rules
+from domain.repositories import RepositoryUnblocked
 from domain.tasks import (
+    AbortConfirmed,
+    AbortRequested,
+    QuestionAsked,
     ReplyConfirmed,
     ReplyObserved,
     RunInterrupted,
@@ -21,6 +25,8 @@ from domain.tasks import (
     TaskClaimed,
     TaskReceived,
     TaskTransitioned,
+    TaskUnblocked,
+    TimerFired,
     TransitionRefused,
     TriggerObserved,
     WorkspaceFoundBlocked,
@@ -58,6 +64,7 @@ class Story:
     def __init__(self) -> None:
         self.events: list[Event] = begun()
         self.queue: list[QueuePut | QueueDrop] = []
+        self.others: list[Event] = []
 
     @property
     def task(self) -> Task:
@@ -66,6 +73,7 @@ class Story:
     def tell(self, *facts: Event) -> list[Event]:
         followed = execution.follow(self.task, len(self.events), facts, RULES)
         new = [draft.event for draft in followed.drafts if draft.stream == f"task:{TASK}"]
+        self.others += [draft.event for draft in followed.drafts if draft.stream != f"task:{TASK}"]
         self.events += new
         self.queue += followed.queue
         assert followed.task == self.task
@@ -91,6 +99,7 @@ class Story:
         *,
         code: str | None = None,
         outside_id: str | None = None,
+        at: str = AT,
     ) -> list[Event]:
         intent = next(each for each in self.task.open_intents if each.operation == operation)
         return self.tell(
@@ -99,7 +108,7 @@ class Story:
                 operation=intent.operation,
                 task_id=TASK,
                 status=status,  # type: ignore[arg-type]
-                at=AT,
+                at=at,
                 outside_id=outside_id,
                 error_code=code,
             )
@@ -111,32 +120,42 @@ class Story:
             self.conclude(operation)
         self.conclude("thread.start", outside_id="thread-1")
         self.conclude("turn.start", outside_id="codex-1")
+        self.begin_turn(1, "normal")
+
+    def begin_turn(self, number: int, kind: str) -> None:
         self.tell(
             TurnStarted(
                 task_id=TASK,
                 session_key=SESSION,
-                turn_id=f"{TASK}-turn-1",
-                codex_turn_id="codex-1",
+                turn_id=f"{TASK}-turn-{number}",
+                codex_turn_id=f"codex-{number}",
                 thread_id="thread-1",
-                kind="normal",
-                ordinal=1,
+                kind=kind,  # type: ignore[arg-type]
+                ordinal=number,
                 prompt_hash="sha256:0",
                 at=AT,
             )
         )
 
     def end_turn(
-        self, status: str = "completed", *, code: str | None = None, cause: str | None = None
+        self,
+        status: str = "completed",
+        *,
+        code: str | None = None,
+        cause: str | None = None,
+        number: int = 1,
+        text: str | None = None,
     ) -> None:
         self.tell(
             TurnEnded(
                 task_id=TASK,
-                turn_id=f"{TASK}-turn-1",
+                turn_id=f"{TASK}-turn-{number}",
                 status=status,  # type: ignore[arg-type]
                 at=AT,
                 event_seq=3,
                 error_code=code,
                 cause=cause,
+                message={"content": "m", "digest": f"hmac:{text}", "length": len(text)} if text else None,
             )
         )
 
@@ -153,7 +172,7 @@ class Story:
         )
         self.conclude("comment.create", status, outside_id="77" if status == "succeeded" else None)
 
-    def observe(self, outcome: str) -> None:
+    def observe(self, outcome: str, *, at: str = AT) -> None:
         found = outcome == "found"
         self.tell(
             ReplyObserved(
@@ -162,7 +181,7 @@ class Story:
                 comment_ids=(77,) if found else (),
                 turn_id=f"{TASK}-turn-1" if found else None,
                 listings=1,
-                at=AT,
+                at=at,
             )
         )
 
@@ -254,16 +273,148 @@ def test_a_blocked_workspace_waits_without_a_receipt() -> None:
     assert not story.task.intents_of("receipts")
 
 
-@pytest.mark.parametrize("outcome", ["missing", "unknown"])
-def test_a_reply_that_is_not_read_back_fails_with_one_receipt(outcome: str) -> None:
-    """Missing and unknown both end in failed_reply, and no second body is intended."""
+def test_a_reply_that_is_unknown_fails_and_nothing_is_written() -> None:
+    """Unknown is not missing: failed_reply at once, one receipt, and no second body is intended."""
     story = Story()
     story.start_turn()
     story.end_turn()
-    story.observe(outcome)
-    assert story.task.state == "failed_reply"
-    assert story.task.error_code == ("mcp_reply_missing" if outcome == "missing" else "reply_unknown")
+    story.observe("unknown")
+    assert (story.task.state, story.task.error_code) == ("failed_reply", "reply_unknown")
     assert [each.operation for each in story.task.open_intents] == ["receipt.create"]
+
+
+def climbed(*, text: bool = True) -> Story:
+    """A task whose reply retry is over, too, and whose reply is missing still."""
+    story = Story()
+    story.start_turn()
+    story.end_turn(text="the answer" if text else None)
+    story.observe("missing")
+    assert (story.task.state, story.task.resume_state, story.task.reply_attempt) == (
+        "retry_wait",
+        "running",
+        1,
+    )
+    story.claim(thread_id="thread-1")
+    for operation in ("mirror.sync", "workspace.checkout", "box.start"):
+        story.conclude(operation)
+    story.conclude("thread.resume", outside_id="thread-1")
+    story.conclude("turn.start", outside_id="codex-2")
+    story.begin_turn(2, "reply_retry")
+    assert story.task.state == "running"
+    story.end_turn(number=2)
+    assert story.task.state == "verifying_reply"
+    story.observe("missing")
+    return story
+
+
+def test_a_missing_reply_climbs_to_one_comment_by_rest() -> None:
+    """One reply retry, then one fallback, then confirmed by a look: the MCP error stays on the task."""
+    story = climbed()
+    fallback = story.task.intents_of("runner")
+    assert [(each.operation, each.comment_kind) for each in fallback] == [("comment.create", "rest_fallback")]
+    story.conclude("comment.create", outside_id="77")
+    story.observe("found")
+    assert story.task.state == "succeeded_with_rest_fallback"
+    assert story.task.error_code == "mcp_reply_missing"
+
+
+@pytest.mark.parametrize("status", ["succeeded", "unknown"])
+def test_a_fallback_that_is_not_found_is_never_posted_again(status: str) -> None:
+    """After a fallback that was sent, or may have been, missing is the end of the ladder."""
+    story = climbed()
+    story.conclude(
+        "comment.create", status, outside_id="77" if status == "succeeded" else None, code="gitea_unavailable"
+    )
+    assert story.task.state == "verifying_reply"
+    story.observe("missing")
+    assert (story.task.state, story.task.error_code) == ("failed_reply", "mcp_reply_missing")
+    assert not story.task.intents_of("runner")
+
+
+def test_without_a_text_there_is_no_fallback() -> None:
+    """A task none of whose turns ended with a text has nothing to post."""
+    story = climbed(text=False)
+    assert story.task.state == "failed_reply"
+
+
+def test_a_late_original_reply_is_no_fallback() -> None:
+    """If what is found is not the fallback's comment, the task simply succeeded."""
+    story = climbed()
+    story.conclude("comment.create", outside_id="99")
+    story.observe("found")
+    assert story.task.state == "succeeded"
+
+
+@pytest.mark.parametrize("where", ["preparing", "verifying_reply"])
+def test_a_gitea_that_is_away_costs_no_attempt_up_to_a_limit(where: str) -> None:
+    """Away means waiting without a lease and without an attempt; after the limit it fails and says why."""
+    story = Story()
+    if where == "preparing":
+        story.claim()
+        story.conclude("mirror.sync", "failed", code="gitea_unavailable")
+    else:
+        story.start_turn()
+        story.end_turn()
+        story.observe("away")
+    task = story.task
+    assert (task.state, task.attempt, task.resume_state) == ("retry_wait", 0, where)
+    assert (task.error_code, task.away_since) == ("gitea_unavailable", AT)
+    late = "2026-12-01T12:00:00.000Z"
+    story.claim()
+    if where == "preparing":
+        story.conclude("mirror.sync", "failed", code="gitea_unavailable", at=late)
+        assert (story.task.state, story.task.error_code) == ("failed", "gitea_unavailable")
+    else:
+        story.observe("away", at=late)
+        assert (story.task.state, story.task.error_code) == ("failed_reply", "gitea_unavailable")
+
+
+def test_a_question_waits_for_its_answer_without_a_lease() -> None:
+    """A question is posted once its turn has ended; the answer is the input of a new turn; no attempt is consumed."""
+    story = Story()
+    story.start_turn()
+    story.tell(
+        QuestionAsked(task_id=TASK, turn_id=f"{TASK}-turn-1", question={"content": "q", "digest": "d"}, at=AT)
+    )
+    story.end_turn()
+    assert (story.task.state, story.task.lease_id, story.task.attempt) == ("waiting_user", None, 0)
+    assert [(each.operation, each.comment_kind) for each in story.task.intents_of("receipts")] == [
+        ("question.create", "question")
+    ]
+    story.tell(TimerFired(task_id=TASK, timer="waiting", at=AT))
+    assert (story.task.state, story.task.error_code) == ("failed", "waiting_timeout")
+
+
+@pytest.mark.parametrize("where", ["preparing", "running", "retry_wait"])
+def test_an_abort_ends_aborted_from_wherever_the_task_is(where: str) -> None:
+    """Running goes through aborting; before a turn none is started; a waiting task ends at once."""
+    story = Story()
+    if where == "running":
+        story.start_turn()
+    else:
+        story.claim()
+        if where == "retry_wait":
+            story.conclude("mirror.sync", "failed", code="git_timeout")
+    story.tell(AbortRequested(task_id=TASK, actor="admin", reason="enough", at=AT))
+    if where == "running":
+        assert [each.operation for each in story.task.intents_of("runner")] == ["turn.interrupt"]
+        story.end_turn("cancelled", cause="abort")
+    elif where == "preparing":
+        assert story.task.state == "aborting"
+        story.tell(AbortConfirmed(task_id=TASK, outcome="confirmed", at=AT))
+    assert story.task.state == "aborted"
+    assert states(story.events)[-3:] == ["running", "aborting", "aborted"]
+    assert [each.key for each in story.task.intents_of("receipts")] == [f"{TASK}:status:aborted"]
+
+
+def test_an_unblocked_task_waits_again_at_no_cost() -> None:
+    """Unblocking frees the repository and costs no attempt; the next run knows that a person looked."""
+    story = Story()
+    story.claim()
+    story.tell(WorkspaceFoundBlocked(task_id=TASK, reasons=("x",), at=AT))
+    story.tell(TaskUnblocked(task_id=TASK, actor="admin", reason="looked"))
+    assert (story.task.state, story.task.attempt, story.task.unblocked) == ("queued", 0, True)
+    assert story.others[-1] == RepositoryUnblocked(repo_key=REPO, task_id=TASK)
 
 
 def test_an_interrupted_turn_is_looked_up_before_it_is_done_again() -> None:
