@@ -72,5 +72,22 @@ class Tail:
             row = await (await connection.execute(head)).fetchone()
             if row is not None:
                 self.advance(row[0])
-            async for notice in connection.notifies(timeout=POLL_S):
-                self.advance(int(notice.payload))
+            while await _readable(connection.fileno(), POLL_S):
+                connection.pgconn.consume_input()
+                while notice := connection.pgconn.notifies():
+                    self.advance(int(notice.extra))
+
+
+async def _readable(descriptor: int, seconds: float) -> bool:
+    """Wait for input, at most so long. (``AsyncConnection.notifies`` wakes ten times a second to the same end.)"""
+    loop = asyncio.get_running_loop()
+    came = asyncio.Event()
+    loop.add_reader(descriptor, came.set)
+    try:
+        async with asyncio.timeout(seconds):
+            await came.wait()
+    except TimeoutError:
+        return False
+    finally:
+        loop.remove_reader(descriptor)
+    return True
