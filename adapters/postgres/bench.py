@@ -3,8 +3,7 @@
 Absolute values depend on the machine and on what else it does; the ratios are what counts (performance.md). Rounds of
 all measures alternate, and each measure's value is the median of its rounds. The server flushes to disk (fsync on).
 
-* ``limit``: one connection inserts 500 rows per transaction by ``unnest`` into a table like ours, and nothing else; its
-  arrays are made by our own encoder. ``limit_lists`` is the same with psycopg's lists, as anybody would write it.
+* ``limit``: one connection inserts 500 rows per transaction by ``unnest`` into a table like ours, and nothing else.
 * ``ours_one_stream``, ``ours_four_streams``: 32 tasks append four events each through ``PostgresLog.append``, the
   whole way from domain events; each task's streams grow.
 * ``library_save``: 32 threads save aggregates with four events each through the ``eventsourcing`` library's own
@@ -106,16 +105,13 @@ class Appender:
 class Limit:
     """Plain inserts of 500 rows, the practical limit of any log on this server."""
 
-    def __init__(self, url: str, schema: str, *, lists: bool = False) -> None:
+    def __init__(self, url: str, schema: str) -> None:
         session = Session(url=url, schema=schema, application_name="turnkeeper bench")
-        self._lists = lists
-        self._name = uuid4().hex[:8]
         self._connection = psycopg.connect(conninfo(session), autocommit=True)
         arrays.register(self._connection)
         self._connection.execute(settings(session), prepare=False)
         self._connection.execute(statements("bench.sql")["create_limit"], prepare=False)
-        # below what an instance beside it writes, or above: both fill one table
-        self._position = 10**12 if lists else 0
+        self._position = 0
         self._version = 0
 
     def measure(self, seconds: float) -> float:
@@ -137,15 +133,9 @@ class Limit:
              "logId": request_id}
         )  # fmt: skip
         body = orjson.dumps({"n": 1, "text": TEXT})
-        streams = [f"limit:{self._name}:{n // EVENTS}" for n in range(ROWS)]
-        if self._lists:
-            return (
-                list(range(position + 1, position + ROWS + 1)), streams,
-                [version + n % EVENTS + 1 for n in range(ROWS)], ["BenchHappened"] * ROWS,
-                [1] * ROWS, [body] * ROWS, [metadata] * ROWS, [request_id] * ROWS,
-            )  # fmt: skip
+        streams = [f"limit:{n // EVENTS}".encode() for n in range(ROWS)]
         return (
-            Longs(range(position + 1, position + ROWS + 1)), Texts([stream.encode() for stream in streams]),
+            Longs(range(position + 1, position + ROWS + 1)), Texts(streams),
             Longs([version + n % EVENTS + 1 for n in range(ROWS)]), Texts([b"BenchHappened"] * ROWS),
             Integers([1] * ROWS), Bytes([body] * ROWS), Bytes([metadata] * ROWS), Uuids([request_id] * ROWS),
         )  # fmt: skip
@@ -204,7 +194,6 @@ async def append(url: str, *, rounds: int = 4, seconds: float = 1.0) -> Mapping[
     await asyncio.to_thread(migrations.migrate, url, schema)
     log = await PostgresLog.open(url, schema=schema)
     limit = await asyncio.to_thread(Limit, url, schema)
-    lists = await asyncio.to_thread(lambda: Limit(url, schema, lists=True))
     library = await asyncio.to_thread(Library, url, schema)
     one, four = Appender(log=log, streams=1), Appender(log=log, streams=EVENTS)
 
@@ -213,7 +202,6 @@ async def append(url: str, *, rounds: int = 4, seconds: float = 1.0) -> Mapping[
 
     measures = {
         "limit": threaded(limit.measure),
-        "limit_lists": threaded(lists.measure),
         "ours_one_stream": one.measure,
         "ours_four_streams": four.measure,
         "library_save": threaded(library.measure),
@@ -226,15 +214,12 @@ async def append(url: str, *, rounds: int = 4, seconds: float = 1.0) -> Mapping[
             values[name].append(await measure(seconds))
     await log.close()
     limit.close()
-    lists.close()
     library.close()
     await asyncio.to_thread(_drop, url, schema)
     median = {name: statistics.median(rates) for name, rates in values.items()}
     ratios = {
         "one_stream_of_limit": median["ours_one_stream"] / median["limit"],
         "four_streams_of_limit": median["ours_four_streams"] / median["limit"],
-        "one_stream_of_limit_lists": median["ours_one_stream"] / median["limit_lists"],
-        "four_streams_of_limit_lists": median["ours_four_streams"] / median["limit_lists"],
         "one_stream_times_library": median["ours_one_stream"] / median["library_save"],
         "four_streams_times_library": median["ours_four_streams"] / median["library_save"],
     }

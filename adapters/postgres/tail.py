@@ -79,7 +79,10 @@ class Tail:
 
 
 async def _readable(descriptor: int, seconds: float) -> bool:
-    """Wait for input, at most so long. (``AsyncConnection.notifies`` wakes ten times a second to the same end.)"""
+    """Wait for input, at most so long.
+
+    ``AsyncConnection.notifies`` wakes ten times a second to the same end.
+    """
     loop = asyncio.get_running_loop()
     came = asyncio.Event()
     loop.add_reader(descriptor, came.set)

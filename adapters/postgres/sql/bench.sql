@@ -1,6 +1,6 @@
 -- name: create_limit
 -- A table like the log's, with its two indexes and nothing else.
-create table if not exists bench_limit (
+create table bench_limit (
     position    bigint primary key,
     stream      text collate "C" not null,
     version     bigint not null,
@@ -16,7 +16,7 @@ create table if not exists bench_limit (
 -- name: insert_limit
 -- As many rows as the arrays have.
 insert into bench_limit (position, stream, version, type, schema, body, metadata, request_id)
-select * from unnest(%b::bigint[], %b::text[], %b::bigint[], %b::text[], %b::integer[], %b::bytea[], %b::bytea[], %b::uuid[])
+select * from unnest(%b, %b, %b, %b, %b, %b, %b, %b)
 
 -- name: drop
 -- Leave nothing behind.
