@@ -91,13 +91,15 @@ class GitCommand:
         deadline: float | None = None,
         keep: Sequence[int] = (),
         ok: Sequence[int] = (0,),
+        stdin: int | None = None,
     ) -> GitOutput:
         """Run one command in ``cwd`` and return its output.
 
         ``keep``: descriptors that git inherits (a lock that is to live as long as git). ``ok``: return codes that
-        are answers. Raises ``git_timeout``, ``git_unreachable`` (``Unavailable``), ``git_auth_failed``
-        (``Forbidden``), ``git_not_found`` (``NotFound``) and ``git_failed`` (``Fault``); what git said is logged
-        without secrets and addresses, never part of the fault.
+        are answers. ``stdin``: a descriptor that git reads, from where it stands. Raises ``git_timeout``,
+        ``git_unreachable`` (``Unavailable``), ``git_auth_failed`` (``Forbidden``), ``git_not_found`` (``NotFound``)
+        and ``git_failed`` (``Fault``); what git said is logged without secrets and addresses, never part of the
+        fault.
         """
         self._home.mkdir(parents=True, exist_ok=True, mode=0o700)
         line = [self._program]
@@ -112,6 +114,7 @@ class GitCommand:
                 deadline=deadline or self._deadline,
                 keep=tuple(keep),
                 ok=tuple(ok),
+                stdin=stdin,
             )
         finally:
             if helper is not None:
@@ -141,6 +144,7 @@ class GitCommand:
         deadline: float,
         keep: tuple[int, ...],
         ok: tuple[int, ...],
+        stdin: int | None,
     ) -> GitOutput:
         environment = self._environment()
         if helper is not None:
@@ -154,7 +158,7 @@ class GitCommand:
                     env=environment,
                     pass_fds=keep,
                     start_new_session=True,
-                    stdin=asyncio.subprocess.DEVNULL,
+                    stdin=asyncio.subprocess.DEVNULL if stdin is None else stdin,
                     stdout=asyncio.subprocess.PIPE,
                     stderr=asyncio.subprocess.PIPE,
                 )

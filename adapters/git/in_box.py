@@ -13,8 +13,8 @@ from adapters.boxes import Boxes
 from domain.faults import Fault
 
 MIRROR = "/mirror"
-_GITCONFIG = "/run/turnkeeper/gitconfig"
-_GLOBAL = b"[safe]\n\tdirectory = *\n[init]\n\tdefaultBranch = main\n"
+GITCONFIG = "/run/turnkeeper/gitconfig"
+GITCONFIG_TEXT = b"[safe]\n\tdirectory = *\n[init]\n\tdefaultBranch = main\n"
 _OVERRIDES = {
     "core.hooksPath": "/dev/null",
     "core.fsmonitor": "false",
@@ -53,8 +53,8 @@ class BoxedGit:
             argv=("/bin/sh", "-c", "set -eu\n" + text, "turnkeeper", *arguments),
             workspace=self._workspace,
             binds=(Bind(source=self._mirror, target=MIRROR),),
-            files=(BoxFile(target=_GITCONFIG, content=_GLOBAL, mode=0o644),),
-            env=_environment() | dict(env or {}),
+            files=(BoxFile(target=GITCONFIG, content=GITCONFIG_TEXT, mode=0o644),),
+            env=git_environment() | dict(env or {}),
             lock=self._lock,
         )
         return await self._boxes.run(spec, self._deadline)
@@ -79,11 +79,12 @@ class GitRefused(Fault):
         )
 
 
-def _environment() -> dict[str, str]:
+def git_environment() -> dict[str, str]:
+    """What git in a box needs to act on the workspace and to leave out what a configuration could run."""
     made = {
         "GIT_DIR": f"{WORKSPACE}/.git",
         "GIT_WORK_TREE": WORKSPACE,
-        "GIT_CONFIG_GLOBAL": _GITCONFIG,
+        "GIT_CONFIG_GLOBAL": GITCONFIG,
         "GIT_CONFIG_NOSYSTEM": "1",
         "GIT_ATTR_NOSYSTEM": "1",
         "GIT_TERMINAL_PROMPT": "0",

@@ -5,8 +5,10 @@ branches, tags and the heads of pull requests; its configuration names no addres
 left behind is removed by the next one, under a lock that git itself inherits and so never outlives.
 """
 
+import contextlib
 import shutil
 import uuid
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,7 +68,7 @@ class Mirror:
         faults of ``GitCommand.run``. A failed fetch leaves the mirror as usable as it was.
         """
         path = self.path(repo_key)
-        url = f"{self._base}/{gitea_name(owner)}/{gitea_name(name)}.git"
+        url = self._url(owner, name)
         real_folder(self.root, path.parent)
         need_space(self.root, self._reserve)
         with await lock_workspace(path, self._deadline) as lock:
@@ -102,6 +104,63 @@ class Mirror:
         found = await self._git.run("--git-dir", str(path), "symbolic-ref", "--short", "HEAD", ok=(0, 1, 128))
         branch = found.text.strip()
         return branch if branch and await self.head(repo_key, f"refs/heads/{branch}") else None
+
+    @property
+    def command(self) -> GitCommand:
+        """The guarded git of these mirrors, without the credential."""
+        return self._git
+
+    @contextlib.asynccontextmanager
+    async def locked(self, repo_key: str) -> AsyncIterator[WorkspaceLock]:
+        """Keep others from fetching into a mirror; raises ``workspace_locked``."""
+        with await lock_workspace(self.path(repo_key), self._deadline) as lock:
+            yield lock
+
+    async def push(
+        self, repository: Path, owner: str, name: str, commit: str, ref: str, *, lock: WorkspaceLock
+    ) -> str | None:
+        """Push a commit of a trusted repository to a ref of Gitea, never by force.
+
+        None: it stands there. A text: Gitea refused, and these were its words (untrusted, bounded). Raises what
+        ``GitCommand.run`` raises; then it may or may not stand there.
+        """
+        done = await self._git.run(
+            "--git-dir",
+            str(repository),
+            "push",
+            "--porcelain",
+            "--no-verify",
+            "--no-follow-tags",
+            "--recurse-submodules=no",
+            "--",
+            self._url(owner, name),
+            f"{commit}:{checked_ref(ref)}",
+            token=self._token,
+            deadline=self._deadline,
+            keep=[lock.fileno()],
+            ok=(0, 1),
+        )
+        if done.rc == 0:
+            return None
+        refusals = [line for line in done.text.splitlines() if line.startswith("!")]
+        said = [line for line in done.err.splitlines() if line.startswith("remote:")]
+        return "\n".join([*said[:20], *(line.rpartition("\t")[2] for line in refusals[:1])])[:2000]
+
+    async def remote_ref(self, owner: str, name: str, ref: str) -> str | None:
+        """Where a ref stands in Gitea right now, None if it is not there."""
+        done = await self._git.run(
+            "ls-remote",
+            "--",
+            self._url(owner, name),
+            checked_ref(ref),
+            token=self._token,
+            deadline=self._deadline,
+        )
+        found = [line.split("\t") for line in done.text.splitlines()]
+        return next((parts[0] for parts in found if parts[1:] == [ref]), None)
+
+    def _url(self, owner: str, name: str) -> str:
+        return f"{self._base}/{gitea_name(owner)}/{gitea_name(name)}.git"
 
     async def _clone(self, path: Path, url: str, lock: WorkspaceLock) -> str | None:
         incoming = path.parent / f".{path.name}.incoming-{uuid.uuid4().hex}"
