@@ -7,6 +7,7 @@ import asyncio
 import dataclasses
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +21,7 @@ from adapters.codex.protocol import McpServer, ThreadSettings, TurnEvent, TurnRe
 from adapters.codex.relay import Grant, ModelRelay
 from adapters.git.mirror import Mirror
 from adapters.git.names import repo_path
+from adapters.git.publish import BranchPublisher, Publication
 from adapters.git.workspace import Blocked, Left, WorkspacePlan, Workspaces
 from adapters.gitea.mcp import GiteaMcp
 from adapters.gitea.rest import GiteaRest
@@ -27,6 +29,7 @@ from adapters.mcp import stub
 from adapters.mcp.server import McpServer as BridgeServer
 from adapters.mcp.server import ToolHost
 from domain.faults import Fault
+from domain.publications import PublishOrder
 from domain.runs import Boxed, LaidOut, Mirrored, Obstructed, Opened, RunPlan, Seen, TurnOutcome
 
 _STUB = "/run/turnkeeper/bridge-stub.py"
@@ -62,12 +65,15 @@ class RunTools:
     bridges: Path
     codex_login_dir: Path | None = None
     collaboration_mode: str | None = None
+    model_request_retries: int = 4
+    model_stream_retries: int = 5
     mcp_handshake: float = 15.0
     rpc_timeout: float = 30.0
     turn_stall: float = 600.0
     turn_deadline: float = 3600.0
     interrupt_confirm: float = 30.0
     box_grace: float = 5.0
+    git_deadline: float = 120.0
 
 
 class BoxedRun:
@@ -174,6 +180,13 @@ class BoxedRun:
             isolation=tools.boxes.isolation,
             agent=f"{name} {server.version_text}",
         )
+
+    def publication(self, order: PublishOrder) -> AbstractAsyncContextManager[Publication]:
+        """Prepare what this run's workspace has committed for a push (``services.bridge_ports.Publisher``)."""
+        plan, tools = self._plan, self._tools
+        publisher = BranchPublisher(tools.mirror, tools.boxes, deadline=tools.git_deadline)
+        workspace = tools.workspaces.path(plan.repo_key)
+        return publisher.publication(plan.repo_key, plan.owner, plan.name, workspace, order)
 
     async def open_thread(self, thread_id: str | None) -> Opened:
         """Start or resume the thread, everything sent again, and wait until its tools are ready."""
@@ -322,7 +335,13 @@ class BoxedRun:
         if self._grant is None:
             raise RuntimeError("the relay comes before the box")
         config = config_toml(
-            provider=ModelProvider(base_url=self._grant.base_url), model=tools.model, effort=tools.effort
+            provider=ModelProvider(
+                base_url=self._grant.base_url,
+                request_max_retries=tools.model_request_retries,
+                stream_max_retries=tools.model_stream_retries,
+            ),
+            model=tools.model,
+            effort=tools.effort,
         )
         _, python_binds = box_python()
         binds = [*tools.agent.binds, *python_binds, Bind(source=Path(stub.__file__).resolve(), target=_STUB)]

@@ -78,6 +78,7 @@ _EFFECTS = {
     "comment.edit": "mcp.call",
     "receipt.create": "receipt.send",
     "mcp.write": "mcp.call",
+    "branch.publish": "branch.publish",
 }
 
 
@@ -147,6 +148,14 @@ ACTIONS: dict[str, Naming] = {
     "LeaseAcquired": "lease.acquire",
     "LeaseEnded": lambda event: "lease.release" if event.cause == "released" else "lease.lost",
     # control
+    "QuestionAsked": "question.ask",
+    "TaskAnswered": "question.answer",
+    "TaskUnblocked": "task.unblock",
+    "AbortRequested": "task.abort",
+    "AbortConfirmed": "task.abort",
+    "InterruptRequested": "turn.interrupt",
+    "TimerFired": "question.timeout",
+    "GiteaReachabilityObserved": "control.gitea",
     "GloballyPaused": "control.pause",
     "GloballyResumed": "control.resume",
     "ConfigurationActivated": "configuration.activate",

@@ -152,11 +152,20 @@ class Settings(BaseSettings):
     collaboration_mode: str | None = Field(default=None, description="a collaboration mode to ask for")
     model_base_url: Annotated[str | None, BeforeValidator(unslashed)] = _local(None, "the model's API")
     model_api_key: SecretStr | None = _secret("the model's key; it stays outside the boxes")
+    model_request_retries: int = Field(
+        default=4, ge=0, le=100, description="Codex's own retries of a request"
+    )
+    model_stream_retries: int = Field(
+        default=5, ge=0, le=100, description="Codex's own retries of a broken answer"
+    )
     gitea_mcp_command: str = _local("gitea-mcp", "how gitea-mcp is started")
     bridge_policy: Literal["repository", "comment-only", "open"] = Field(
         default="repository", description="what the agent may do in Gitea"
     )
     branch_pattern: str = Field(default="turnkeeper/{task}", description="branches that the agent publishes")
+    publish_bytes: int = Field(
+        default=100 * 1024 * 1024, ge=1024, description="largest publication of commits, packed, bytes"
+    )
     isolation: Literal["bubblewrap", "none"] = Field(
         default="bubblewrap", description="the box around the agent"
     )

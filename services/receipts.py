@@ -40,6 +40,9 @@ class ReceiptSettings:
     grace: tuple[float, ...] = (0.0, 2.0, 10.0)
 
 
+MAX_TRIES = 3
+"""How often a receipt is tried again with a Gitea that answers otherwise."""
+
 NO_TURN = "none"
 """The ``turnId`` of a receipt's marker: a receipt belongs to no turn."""
 
@@ -135,6 +138,7 @@ class Receipts:
 
     async def _delivered(self, letter: _Letter, *, left_open: bool) -> "_Result":
         """Posted, or refused. While Gitea is away the receipt waits, and is looked for before it is posted again."""
+        tries = 0
         while True:
             try:
                 return await self._posted(letter, left_open=left_open)
@@ -143,7 +147,11 @@ class Receipts:
                     return _Result(status="failed", code=fault.code, http_status=_status(fault))
                 left_open = left_open or fault.params.get("outcome") == "unknown"
                 if await self._watch.reachable():
-                    return _Result(status="unknown" if left_open else "failed", code=fault.code)
+                    tries += 1
+                    if tries > MAX_TRIES:
+                        return _Result(status="unknown" if left_open else "failed", code=fault.code)
+                    await asyncio.sleep(self._settings.grace[-1])
+                    continue
                 self._watch.suspect()
                 await self._watch.wait_back()
 

@@ -210,7 +210,7 @@ class Runner:
 
     async def _steps(self, carried: Carried) -> None:
         while carried.task.state in LEASED:
-            before = carried.task.state_version, len(carried.task.results)
+            before = carried.task.revision
             try:
                 await self._step(carried)
             except (LeaseStale, LeaseExpired, Unavailable):
@@ -218,7 +218,7 @@ class Runner:
             except Exception as error:
                 log.exception("a step failed unexpectedly", task_id=carried.task.task_id)
                 await self._give_up(carried, error)
-            if (carried.task.state_version, len(carried.task.results)) == before:
+            if carried.task.revision == before:
                 raise RuntimeError(f"the task stands still in {carried.task.state}")
 
     async def _give_up(self, carried: Carried, error: Exception) -> None:

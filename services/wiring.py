@@ -203,12 +203,15 @@ async def outside(settings: Settings) -> AsyncIterator[Outside]:
             bridges=state / "bridges",
             codex_login_dir=settings.codex_login_dir,
             collaboration_mode=settings.collaboration_mode,
+            model_request_retries=settings.model_request_retries,
+            model_stream_retries=settings.model_stream_retries,
             mcp_handshake=settings.mcp_handshake,
             rpc_timeout=settings.rpc_timeout,
             turn_stall=settings.turn_stall,
             turn_deadline=settings.turn_deadline,
             interrupt_confirm=settings.interrupt_confirm,
             box_grace=min(5.0, settings.box_timeout),
+            git_deadline=settings.git_timeout,
         )
         name = runner_id(state)
         yield Outside(

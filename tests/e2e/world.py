@@ -155,11 +155,11 @@ class World:
             self.sim.state.add_hook(f"{url}/api/gitea/webhook", secret=self.secret)
         return started
 
-    async def until(self, wanted: Predicate, *, after: int = 0) -> Recorded:
+    async def until(self, wanted: Predicate, *, after: int = 0, limit: float = LIMIT_S) -> Recorded:
         """The first event after a position that fulfils ``wanted``; fails with the log's end if none comes."""
         last: list[Recorded] = []
         try:
-            async with asyncio.timeout(LIMIT_S):
+            async with asyncio.timeout(limit):
                 async for batch in self.log.tail(after=after):
                     for recorded in batch:
                         last = [*last[-25:], recorded]
