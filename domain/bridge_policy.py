@@ -127,6 +127,11 @@ def operation(name: str, arguments: Mapping[str, object], tool: ToolSchema) -> s
     return f"{name}.{method}" if isinstance(method, str) and method in methods else None
 
 
+def may_publish(scope: Scope) -> bool:
+    """Whether the agent's commits may be pushed to the branch of its task (``publish_branch``)."""
+    return scope.policy in ("repository", "open")
+
+
 def is_reading(name: str) -> bool:
     """Whether a tool only reads, by its name. What is not surely reading counts as writing."""
     return _READING.match(name) is not None
@@ -218,11 +223,11 @@ def _foreign(arguments: Mapping[str, object], scope: Scope) -> Refused | None:
     if arguments.get("output_path") is not None:
         return Refused(code="local_file", reason="output_path writes a file outside the workspace")
     head = arguments.get("head")
-    if (
-        isinstance(head, str)
-        and ":" in head
-        and head.split(":", 1)[0].split("/", 1)[0].lower() != scope.owner.lower()
-    ):
+    if isinstance(head, str) and ":" in head:
+        place = head.split(":", 1)[0].lower()
+        if place not in (scope.owner.lower(), own.lower()):
+            return Refused(code="foreign_repository", reason=f"the head must be a branch of {own}")
+    if head is not None and not isinstance(head, str):
         return Refused(code="foreign_repository", reason=f"the head must be a branch of {own}")
     for key, value in arguments.items():
         if isinstance(value, str) and key not in _PROSE and _escapes(value):

@@ -21,6 +21,7 @@ Operation = Literal[
     "receipt.create",
     "question.create",
     "mcp.write",
+    "branch.publish",
 ]
 
 Executor = Literal["runner", "bridge", "receipts"]

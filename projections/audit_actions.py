@@ -79,6 +79,7 @@ _EFFECTS = {
     "receipt.create": "receipt.send",
     "mcp.write": "mcp.call",
     "branch.publish": "branch.publish",
+    "branch.publish": "branch.publish",
 }
 
 

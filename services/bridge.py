@@ -10,11 +10,11 @@ which redaction does not know (reversed, encrypted); results of other writes tha
 
 import asyncio
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import structlog
 
-from domain.bridge_policy import Allowed, Needs, Refused, judge, offer, operation
+from domain.bridge_policy import Allowed, Needs, Refused, judge, may_publish, offer, operation
 from domain.faults import Fault, NotFound
 from domain.markers import strip_markers
 from domain.tool_dialects import NUMBER_NAMES, Dialect, object_id, object_number, whole_number, written_by
@@ -27,8 +27,10 @@ from services.bridge_ports import (
     BridgeSettings,
     Comments,
     EffectLedger,
+    Publishing,
     ToolBackend,
 )
+from services.bridge_publishing import PUBLISH, PUBLISH_BRANCH, BranchPublishing, is_twin, twin
 from services.bridge_replies import FinalReply, comment_result
 from services.bridge_text import Redactor, body_hash, canonical, marked, markers_in
 
@@ -80,6 +82,7 @@ class Bridge:
         comments: Comments,
         active_turn: ActiveTurnSource,
         settings: BridgeSettings | None = None,
+        publishing: Publishing | None = None,
     ) -> None:
         self._run = run
         self._settings = settings or BridgeSettings()
@@ -91,16 +94,22 @@ class Bridge:
         self._reply = FinalReply(
             run=run, settings=self._settings, backend=backend, ledger=ledger, comments=comments
         )
+        self._publishing = BranchPublishing(run, publishing, ledger) if publishing is not None else None
         self._calls = 0
         self._refusals = 0
         self._asked_in: str | None = None
         self._made: set[int] = set()
-        self._writes: dict[str, tuple[str, asyncio.Task[ToolResult]]] = {}
+        self._writes: dict[str, tuple[str, asyncio.Future[ToolResult]]] = {}
 
     async def tools(self) -> Sequence[ToolSchema]:
-        """List what the policy allows, and ``ask_user``."""
+        """List what the policy allows, ``ask_user``, and ``publish_branch`` where commits may leave."""
         offered = [offer(tool, self._run.scope) for tool in await self._backend.tools()]
-        return [*[tool for tool in offered if tool is not None], ASK_USER]
+        own = [ASK_USER, PUBLISH_BRANCH] if self._publishes else [ASK_USER]
+        return [*[tool for tool in offered if tool is not None and tool_name(tool) != PUBLISH], *own]
+
+    @property
+    def _publishes(self) -> bool:
+        return self._publishing is not None and may_publish(self._run.scope)
 
     async def call(self, call: ToolCall) -> ToolResult:
         """Do one call, or say as a tool error why not. Whatever it raises is a defect."""
@@ -152,6 +161,8 @@ class Bridge:
     async def _dispatch(self, call: ToolCall, turn: ActiveTurn, dialect: Dialect) -> ToolResult:
         if call.name == "ask_user":
             return await self._ask(call, turn)
+        if call.name == PUBLISH:
+            return await self._publish(call, turn)
         tool = next((tool for tool in await self._backend.tools() if tool_name(tool) == call.name), None)
         if tool is None:
             raise _No("unknown_tool", f"there is no tool {call.name[:80]!r}")
@@ -162,17 +173,26 @@ class Bridge:
             return self._told(
                 of_answer(await self._backend.call(call.name, call.arguments, self._settings.call_timeout_s))
             )
+        self._demand_no_question(turn)
+        what = operation(call.name, call.arguments, tool) or call.name
+        return await self._once(call, lambda key: self._write(call, turn, dialect, verdict, what, key))
+
+    async def _publish(self, call: ToolCall, turn: ActiveTurn) -> ToolResult:
+        publishing = self._publishing
+        if publishing is None:
+            raise _No("unknown_tool", "commits cannot be published from here")
+        if not self._publishes:
+            raise _No("comment_only", "only reading and commenting are allowed in this run")
+        self._demand_no_question(turn)
+        return await self._once(call, lambda _key: publishing.publish(turn))
+
+    def _demand_no_question(self, turn: ActiveTurn) -> None:
         if self._asked_in == turn.turn_id:
             raise _No(
                 "waiting_for_user", "a question was asked in this turn: stop now and wait for the answer"
             )
-        return await self._once(
-            call, turn, dialect, verdict, operation(call.name, call.arguments, tool) or call.name
-        )
 
-    async def _once(
-        self, call: ToolCall, turn: ActiveTurn, dialect: Dialect, verdict: Allowed, what: str
-    ) -> ToolResult:
+    async def _once(self, call: ToolCall, write: Callable[[str], Awaitable[ToolResult]]) -> ToolResult:
         """Carry a write out in a task of its own; the same call id again gets the same answer."""
         call_id = call.meta.get("callId")
         key = call_id[:200] if isinstance(call_id, str) and call_id else f"call-{self._calls}"
@@ -182,9 +202,7 @@ class Bridge:
             key = f"{key}#{self._calls}"
             known = None
         if known is None:
-            task = asyncio.create_task(
-                self._write(call, turn, dialect, verdict, what, key), name=f"bridge-write:{key}"
-            )
+            task = asyncio.ensure_future(write(key))
             task.add_done_callback(_look_at)
             known = self._writes[key] = (same, task)
         return await asyncio.shield(known[1])
@@ -204,6 +222,15 @@ class Bridge:
         effect = await self._send(
             call.name, arguments, tool=what, target=self._target(arguments), key=key, turn=turn
         )
+        if is_twin(what, effect):
+            number = await twin(
+                arguments, await self._backend.tools(), self._backend, self._settings.call_timeout_s
+            )
+            return _error(
+                "pull_request_exists",
+                f"pull request {f'#{number}' if number else 'for these branches'} is open already: what you publish"
+                f" appears in it; update it instead of opening another ({effect.text})",
+            )
         made = object_number(effect.text) if effect.status == "succeeded" and what in CREATING else None
         if made is not None:
             self._made.add(made)
@@ -382,7 +409,7 @@ def _reason(effect: Effect) -> str:
     return effect.text
 
 
-def _look_at(task: asyncio.Task[ToolResult]) -> None:
+def _look_at(task: asyncio.Future[ToolResult]) -> None:
     """Nobody may be left to take a failure after the box is gone."""
     if not task.cancelled():
         task.exception()

@@ -1,11 +1,13 @@
 """What the bridge needs of others, as protocols beside their user, and the values it works with."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Literal, Protocol, runtime_checkable
 
 from domain.bridge_policy import Scope
 from domain.effects import Operation
+from domain.publications import PublishOrder, Signature
 from domain.tools import ToolAnswer, ToolSchema
 
 EffectStatus = Literal["succeeded", "failed", "unknown"]
@@ -61,8 +63,8 @@ class ToolBackend(Protocol):
 class EffectLedger(Protocol):
     """The bridge's part of the log, under the run's fence.
 
-    ``operation`` is ``comment.create`` or ``comment.edit`` for final comments of the task, ``mcp.write`` for every
-    other write.
+    ``operation`` is ``comment.create`` or ``comment.edit`` for final comments of the task, ``branch.publish`` for a
+    push, ``mcp.write`` for every other write.
     """
 
     async def intend(
@@ -121,3 +123,38 @@ class Comments(Protocol):
     async def body_of(self, comment_id: int) -> str:
         """Return its present text."""
         ...
+
+
+class Publication(Protocol):
+    """Commits that are ready to be pushed; ids are git's. ``present``: where the branch stands in Gitea."""
+
+    head: str
+    commits: int
+    uncommitted: int
+    present: str | None
+    default_branch: str
+
+    async def push(self) -> None:
+        """Push. ``Unavailable``: it may or may not have happened; other faults: it has not."""
+        ...
+
+
+@runtime_checkable
+class Publisher(Protocol):
+    """Brings the commits of the run's workspace to Gitea (``adapters.run.BoxedRun``)."""
+
+    def publication(self, order: PublishOrder) -> AbstractAsyncContextManager[Publication]:
+        """Prepare a publication without writing outside; its faults say what the agent can do."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Publishing:
+    """Where and under whose names a run publishes. ``requester``: the co-author, None if unknown by now."""
+
+    publisher: Publisher
+    branch: str
+    committer: Signature
+    requester: Callable[[], Awaitable[Signature | None]]
+    max_bytes: int = 100 * 1024 * 1024
+    calls_per_run: int = 100

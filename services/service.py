@@ -10,19 +10,30 @@ import dataclasses
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 import structlog
 
+from domain import contents
 from domain.bridge_policy import Scope
 from domain.control import ConfigurationActivated
 from domain.faults import Unavailable
 from domain.log import AppendRequest, Draft, Metadata, Premise
 from domain.policy import Rules
 from domain.processes import endings
+from domain.publications import Signature, branch_of, noreply
 from domain.runs import RunPlan
 from services.bridge import Bridge
 from services.bridge_ledger import RunLedger
-from services.bridge_ports import ActiveTurn, BridgeRun, BridgeSettings, Comments, ToolBackend
+from services.bridge_ports import (
+    ActiveTurn,
+    BridgeRun,
+    BridgeSettings,
+    Comments,
+    Publisher,
+    Publishing,
+    ToolBackend,
+)
 from services.carried import Carried
 from services.config import Settings
 from services.fallback import Fallback
@@ -290,4 +301,25 @@ class Service:
             settings=BridgeSettings(
                 comment_limit=settings.comment_limit, call_timeout_s=settings.mcp_timeout
             ),
+            publishing=self._publishing(carried),
+        )
+
+    def _publishing(self, carried: Carried) -> Publishing | None:
+        """How the run's commits leave: to the branch of its task, with whoever asked as co-author."""
+        settings, run, received = self.settings, carried.run, carried.task.received
+        if not isinstance(run, Publisher) or received is None:
+            return None
+        host = urlsplit(settings.public_url).hostname or "localhost"
+        login = contents.login_id(received.author_id)
+
+        async def requester() -> Signature | None:
+            name = (await self.outside.event_log.contents([login])).get(login)
+            return noreply(name, host) if name else None
+
+        return Publishing(
+            publisher=run,
+            branch=branch_of(settings.branch_pattern, carried.plan.task_id),
+            committer=noreply(self.outside.bot_login, host),
+            requester=requester,
+            max_bytes=settings.publish_bytes,
         )

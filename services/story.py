@@ -28,6 +28,7 @@ _OPERATIONS = {
     "comment.create": ("comment", "post the final comment"),
     "comment.edit": ("comment", "edit the final comment"),
     "mcp.write": ("tool call", "write to Gitea for the agent"),
+    "branch.publish": ("branch", "push the agent's commits to the branch of this task"),
 }
 
 
