@@ -65,7 +65,12 @@ _DECIDED = {
     "duplicate": "webhook.duplicate",
     "rejected": "webhook.reject",
 }
-_OBSERVED = {"found": "reply.confirm", "missing": "reply.missing", "unknown": "reply.unknown"}
+_OBSERVED = {
+    "found": "reply.confirm",
+    "missing": "reply.missing",
+    "unknown": "reply.unknown",
+    "away": "reply.unknown",
+}
 _EFFECTS = {
     "mirror.sync": "workspace.sync",
     "workspace.checkout": "workspace.checkout",
@@ -77,8 +82,8 @@ _EFFECTS = {
     "comment.create": "mcp.call",
     "comment.edit": "mcp.call",
     "receipt.create": "receipt.send",
+    "question.create": "question.post",
     "mcp.write": "mcp.call",
-    "branch.publish": "branch.publish",
     "branch.publish": "branch.publish",
 }
 

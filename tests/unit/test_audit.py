@@ -1,12 +1,16 @@
 import importlib
 import pkgutil
+from typing import get_args, get_type_hints
 
 import domain
 from adapters.memory import MemoryLog
+from domain.effects import EffectConcluded, EffectIntended, Operation
 from domain.events import event_types
+from domain.tasks import ReplyObserved
 from projections.audit import Audit
 from projections.audit_actions import ACTIONS, action_of, is_listed
 from projections.view import project
+from services import story
 from tests.unit.projections_story import Story
 
 
@@ -84,3 +88,35 @@ async def test_an_operators_act_names_its_actor() -> None:
     ]
     assert entry["actor"] == "admin:operator"
     assert entry["metadata"]["reason"] == "tidying"
+
+
+def test_every_operation_and_outcome_has_its_action_and_its_sentence() -> None:
+    """No value that an event may hold is unknown to the audit or to the story: a view must not stop at it."""
+    for operation in get_args(Operation):
+        intended = EffectIntended(
+            intent_id="i",
+            operation=operation,
+            executor="runner",
+            task_id="t",
+            target="x",
+            key="k",
+            attempt=0,
+        )
+        concluded = EffectConcluded(
+            intent_id="i", operation=operation, task_id="t", status="succeeded", at="2026-01-01T00:00:00.000Z"
+        )
+        assert is_listed(action_of(intended))
+        assert is_listed(action_of(concluded))
+        assert operation in story._OPERATIONS
+    outcomes = get_args(get_type_hints(ReplyObserved)["outcome"])
+    assert len(outcomes) == 4
+    for outcome in outcomes:
+        observed = ReplyObserved(
+            task_id="t",
+            outcome=outcome,
+            comment_ids=(),
+            turn_id=None,
+            listings=1,
+            at="2026-01-01T00:00:00.000Z",
+        )
+        assert is_listed(action_of(observed))
