@@ -166,9 +166,6 @@ class Settings(BaseSettings):
     publish_bytes: int = Field(
         default=100 * 1024 * 1024, ge=1024, description="largest publication of commits, packed, bytes"
     )
-    publish_bytes: int = Field(
-        default=100 * 1024 * 1024, ge=1024, description="largest publication of commits, packed, bytes"
-    )
     isolation: Literal["bubblewrap", "none"] = Field(
         default="bubblewrap", description="the box around the agent"
     )

@@ -212,7 +212,6 @@ async def outside(settings: Settings) -> AsyncIterator[Outside]:
             interrupt_confirm=settings.interrupt_confirm,
             box_grace=min(5.0, settings.box_timeout),
             git_deadline=settings.git_timeout,
-            git_deadline=settings.git_timeout,
         )
         name = runner_id(state)
         yield Outside(
