@@ -130,6 +130,8 @@ def test_numbers_as_the_agent_writes_them() -> None:
         ("2026-03", "get_file_contents", {"filePath": "a/%2e%2E%2fb"}, "invalid_argument"),
         ("2026-03", "get_file_contents", {"ref": "main\nx"}, "invalid_argument"),
         ("2026-03", "pull_request_write", {"method": "create", "head": "mallory:main"}, "foreign_repository"),
+        ("2026-02", "create_pull_request", {"head": "acme/other:main"}, "foreign_repository"),
+        ("2026-02", "create_pull_request", {"head": ["mallory:main"]}, "foreign_repository"),
     ],
 )
 def test_refused(dialect: str, name: str, arguments: dict[str, Any], code: str) -> None:
@@ -146,6 +148,7 @@ def test_refused(dialect: str, name: str, arguments: dict[str, Any], code: str) 
         ("2026-02", "create_issue", {}, True),
         ("2026-02", "create_pull_request", {"head": "turnkeeper/t1"}, True),
         ("2026-02", "create_pull_request", {"head": "Acme:turnkeeper/t1"}, True),
+        ("2026-02", "create_pull_request", {"head": "acme/widget:turnkeeper/t1"}, True),
         ("2026-02", "edit_pull_request", {"title": "x", "state": "open"}, True),
         ("2026-02", "get_pull_request_diff", {"index": 3}, False),
         ("2026-02", "get_my_user_info", {}, False),
