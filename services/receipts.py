@@ -222,7 +222,7 @@ class Receipts:
             found = await self._found(letter)
             if found is not None:
                 return _Result(status="succeeded", comment_id=found.id, reconciled=True)
-            return _Result(status="unknown", code=fault.code, http_status=_status(fault))
+            raise  # proved absent: it may be posted again, once it was looked for again
         return _Result(status="succeeded", comment_id=posted.id, http_status=201)
 
     async def _found(self, letter: _Letter) -> Comment | None:

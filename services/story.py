@@ -24,6 +24,7 @@ _OPERATIONS = {
     "thread.start": ("thread", "start a thread for this issue"),
     "thread.resume": ("thread", "resume this issue's thread"),
     "turn.start": ("turn", "start the turn"),
+    "turn.interrupt": ("turn", "interrupt the turn"),
     "question.create": ("question", "ask the people of this issue"),
     "receipt.create": ("receipt", "tell that the request was received"),
     "comment.create": ("comment", "post the final comment"),

@@ -300,7 +300,14 @@ class GiteaRest:
                 return
 
     async def _present(self, owner: str, name: str, repository_id: int | None) -> tuple[str, str]:
-        return (owner, name) if repository_id is None else await self.names(repository_id)
+        if repository_id is None:
+            return owner, name
+        try:
+            return await self.names(repository_id)
+        except GiteaFault as fault:  # the write itself never left
+            fault.outcome = "not_sent"
+            fault.params["outcome"] = "not_sent"
+            raise
 
     async def _missing(self, fault: GiteaFault, owner: str, name: str, number: int) -> None:
         """Gitea answers 500 with an empty message for a missing issue: ask for the issue itself."""
