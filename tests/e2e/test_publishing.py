@@ -41,9 +41,9 @@ async def calls(world: World, task_id: str) -> list[tuple[str, str]]:
     return found
 
 
-async def test_commits_become_a_branch_and_a_pull_request(new_world: MakeWorld) -> None:
+async def test_commits_become_a_branch_and_a_pull_request(new_world: MakeWorld, agent: str) -> None:
     """Commit, publish twice, open a pull request twice, comment: one branch, one pull request, one reply."""
-    async with running(new_world(TURNKEEPER_BRANCH_PATTERN="turnkeeper/{task}")) as world:
+    async with running(new_world(agent, TURNKEEPER_BRANCH_PATTERN="turnkeeper/{task}")) as world:
         repo = world.repository("shop")
         number = world.issue(repo)
         before = world.sim.state.git.branches(repo.id)
