@@ -81,8 +81,7 @@ def event_types() -> Mapping[str, type[Event]]:
 
 def encode(event: Event) -> bytes:
     """Compact JSON of the event's fields."""
-    fields = {field.name: getattr(event, field.name) for field in dataclasses.fields(event)}  # type: ignore[arg-type]
-    return orjson.dumps(fields)
+    return orjson.dumps(event)
 
 
 def decode(name: str, schema: int, body: bytes) -> Event:

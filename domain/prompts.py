@@ -26,7 +26,8 @@ def developer_instructions(*, bot_login: str, branch_prefix: str = "turnkeeper/"
         " the gitea comment tool: what you found or did, in the language of the request. Nobody sees your last"
         " message unless it is posted. Do not post progress comments.\n"
         "If you need an answer from a person before you can go on, use the tool ask_user and then stop.\n"
-        f"Never push, never force, never touch other branches than {branch_prefix}*."
+        "To publish work, commit it and call publish_branch; then open a pull request with the gitea tool if that was"
+        f" asked for. Never push yourself, never force, never touch other branches than {branch_prefix}*."
     )
 
 
