@@ -234,18 +234,6 @@ async def test_a_broken_gitea_mcp_fails_the_task_with_one_receipt(
         assert (await world.task(task.task_id)).turns == ()
 
 
-async def test_an_agent_that_never_comments_ends_failed_reply(new_world: MakeWorld) -> None:
-    """A turn without a comment is no answer: missing ends failed_reply, and nothing claims success."""
-    async with running(new_world()) as world:
-        repo = world.repository("shop")
-        number = world.issue(repo)
-        world.mention(repo, number, directive("text", {"text": "I only talk to myself"}))
-        task = await world.received()
-        ended = await world.reaches(task.task_id)
-        assert (ended.to_state, ended.error_code) == ("failed_reply", "mcp_reply_missing")
-        assert world.finals(repo, number, task.task_id) == []
-
-
 async def test_a_second_final_comment_edits_the_first(new_world: MakeWorld) -> None:
     """An agent that comments twice leaves one comment, with its last text."""
     async with running(new_world()) as world:
