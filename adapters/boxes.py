@@ -158,6 +158,10 @@ class Box:
     async def wait(self) -> int:
         """Wait for the end of the box and everything in it; its return code."""
         code = await self._process.wait()
+        if (
+            not self.identity.mark
+        ):  # bubblewrap ends with its command; what that left behind dies a moment later
+            await kill_recorded(self.identity)
         if self._watch is not None:
             self._watch.cancel()
         with contextlib.suppress(TimeoutError):

@@ -9,6 +9,7 @@ scripted agent (``adapters/simulated/agent.py``), whose protocol and directives 
     batter    {"calls"}         talks nonsense to the bridge, too much and too large
     fill      {"bytes"}         writes until it is stopped, in memory and on the disk
     breed     {"processes"}     forks, in sessions of their own that ignore SIGTERM
+    flood     {"events", "bytes"}   tells of things that never happened, as fast as the pipe takes them
     linger    {}                waits until the bridge is silent, then answers; only the first time
 
 What each of them met with is written to ``/workspace/<step>.json`` (``spy``: also into the comment).
@@ -458,6 +459,13 @@ def make_hostile(base: Any) -> Any:
                 count += 1
             await asyncio.sleep(300)
             return {"processes": count}
+
+        async def do_flood(self, turn: Any, step: Json) -> Json:
+            """Events without end, each of an item of its own."""
+            for number in range(step["events"]):
+                text = f"{number} " + "x" * step["bytes"]
+                self.item(turn, "agentMessage", f"flood-{number}", text=text, phase=None)
+            return {"events": step["events"]}
 
         async def do_linger(self, turn: Any, _step: Json) -> Json:
             """Answer after everything is over."""

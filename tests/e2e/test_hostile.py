@@ -7,6 +7,7 @@ import json
 import shutil
 import signal
 import subprocess
+import tempfile
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -69,7 +70,7 @@ class Hostile:
     @property
     def state(self) -> Path:
         """The service's state directory."""
-        return self.world.root / "state"
+        return Path(self.world.environment()["TURNKEEPER_STATE_DIR"])
 
     def workspace(self, name: str) -> Path:
         """A repository's workspace, as the host sees it."""
@@ -287,6 +288,26 @@ async def test_a_box_that_takes_without_end_is_ended_and_others_are_served(
         assert (await hostile.answered(other, elsewhere)).to_state == "succeeded"
 
 
+@pytest.mark.xfail(strict=True, reason="events that wait to be stored are bounded by number, not yet by size")
+async def test_a_flood_of_events_does_not_fill_the_services_memory(
+    new_world: MakeWorld, tmp_path: Path
+) -> None:
+    """An agent that tells more than can be stored is stopped, or slowed down, before its words fill the memory."""
+    hostile = Hostile(new_world, tmp_path)
+    async with hostile.world as world:
+        service = await world.serve()
+        shop, other = world.repository("shop"), world.repository("other")
+        number, elsewhere = world.issue(shop), world.issue(other)
+        steps = [
+            {"do": "comment", "body": "before the flood"},
+            {"do": "flood", "events": 15_000, "bytes": 20_000},
+        ]
+        assert (await hostile.answered(shop, number, directive("steps", steps))).to_state in DEFINED
+        assert resident(service) < RESIDENT_LIMIT
+        assert await ready(service) == 200
+        assert (await hostile.answered(other, elsewhere)).to_state == "succeeded"
+
+
 async def test_an_answer_after_the_lease_is_gone_is_refused(new_world: MakeWorld, tmp_path: Path) -> None:
     """What the agent says while its service has lost the lease is written nowhere, also when the service wakes up."""
     hostile = Hostile(new_world, tmp_path)
@@ -319,7 +340,13 @@ async def test_an_answer_after_the_lease_is_gone_is_refused(new_world: MakeWorld
 
 async def test_without_a_box_the_same_look_finds_secrets(new_world: MakeWorld, tmp_path: Path) -> None:
     """The search is sharp: an agent that is not isolated reads the service's environment, and all of it is found."""
-    hostile = Hostile(new_world, tmp_path, TURNKEEPER_ISOLATION="none")
+    short = tempfile.TemporaryDirectory(prefix="tk-")  # a socket's address holds 107 bytes
+    hostile = Hostile(new_world, tmp_path, TURNKEEPER_ISOLATION="none", TURNKEEPER_STATE_DIR=short.name)
+    with short:
+        await _finds_all(hostile)
+
+
+async def _finds_all(hostile: Hostile) -> None:
     async with hostile.world as world:
         service = await world.serve()
         shop = world.repository("shop")
@@ -369,6 +396,15 @@ async def test_a_box_has_no_room_that_nobody_bounds(tmp_path: Path) -> None:
     spec = BoxSpec(argv=("/bin/sh", "-c", command), workspace=tmp_path, limits=Limits(tmpfs_bytes=1 << 20))
     done = await Boxes().run(spec, 30)
     assert done.text.split() == ["800"]
+
+
+async def test_a_box_that_has_ended_left_nobody_behind(tmp_path: Path) -> None:
+    """A command that leaves a crowd behind has not ended before the crowd has."""
+    command = "i=0; while [ $i -lt 40 ]; do (setsid sleep 100 &) ; i=$((i+1)); done"
+    for _ in range(5):
+        box = await Boxes().start(BoxSpec(argv=("/bin/sh", "-c", command), workspace=tmp_path))
+        await box.wait()
+        assert provably_dead(box.identity)
 
 
 async def _exists(path: Path) -> None:
