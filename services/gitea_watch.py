@@ -5,6 +5,7 @@ while Gitea is away it is asked again now and then. What was found is an observa
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
 import structlog
@@ -66,7 +67,9 @@ class GiteaWatch:
             await self._suspected.wait()
             self._suspected.clear()
             while not await self.reachable():
-                await asyncio.sleep(self._pause)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._pause):
+                        await self._back.wait()
 
     async def _changed(self, *, there: bool, code: str | None) -> None:
         if there:

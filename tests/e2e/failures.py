@@ -9,7 +9,7 @@ from tests.e2e.world import World
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "failures.md"
 WRITE = "TURNKEEPER_WRITE_FAILURES"
-"""Names a folder: rows are written there instead of being compared, and ``scripts/failures`` makes the page of them."""
+"""Names a folder: rows are written there instead of being compared (``scripts/failures`` makes the page)."""
 
 
 async def row(world: World, situation: str, task_id: str, final_comments: int, receipts: list[str]) -> str:

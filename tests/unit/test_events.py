@@ -14,14 +14,18 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_whoever_can_read_the_log_knows_every_event_type() -> None:
-    """A process that imports nothing but the log's language decodes every type that any module of the domain declares."""
+    """A process that imports nothing but the log's language knows every type that any module declares."""
     every = "; ".join(
         f"import {module.name}" for module in pkgutil.walk_packages(domain.__path__, "domain.") if module.name
     )
     count = "from domain.events import event_types; print(len(event_types()))"
     counts = {
         subprocess.run(
-            [sys.executable, "-c", f"{imports}; {count}"], cwd=ROOT, capture_output=True, text=True, check=True
+            [sys.executable, "-c", f"{imports}; {count}"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout
         for imports in ("import domain.log", every)
     }
