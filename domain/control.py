@@ -1,6 +1,6 @@
-"""The control plane: the global pause, and the configuration that was active (seed §4.5).
+"""The control plane: the global pause, operators' requests, and the configuration that was active (seed §4.5).
 
-Streams ``control:default`` and ``configuration:default``.
+Streams ``control:default``, ``request:<requestId>`` and ``configuration:default``.
 """
 
 import dataclasses
@@ -26,6 +26,24 @@ class GloballyResumed(Event):
     actor: str
     reason: str
     request_id: str
+
+
+@fact
+class RequestRecorded(Event):
+    """An operator's act was accepted, and what was answered. Stands in the append of the act's own events.
+
+    ``target``: task id or repository key, None for the whole service. ``digest``: of everything that was asked, by
+    which a repeat is told from another request under the same id. ``answer`` lacks only the position.
+    """
+
+    request_id: str
+    action: str
+    target: str | None
+    digest: str
+    actor: str
+    reason: str
+    http_status: int
+    answer: dict[str, Any]
 
 
 @fact

@@ -163,6 +163,7 @@ ACTIONS: dict[str, Naming] = {
     "TimerFired": "question.timeout",
     "GiteaReachabilityObserved": "control.gitea",
     "GloballyPaused": "control.pause",
+    "RequestRecorded": "control.request",
     "GloballyResumed": "control.resume",
     "ConfigurationActivated": "configuration.activate",
 }

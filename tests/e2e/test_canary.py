@@ -87,11 +87,11 @@ def _descendants(pid: int) -> list[int]:
 
 def _files(root: Path, pattern: str = "*") -> bytes:
     """Every file of the service's state, the database's own files left out: they are read through ``_dump``."""
-    parts = []
-    for path in root.rglob(pattern):
-        if path.is_file() and not path.is_symlink():
-            parts.append(str(path).encode() + path.read_bytes())
-    return b"\n".join(parts)
+    return b"\n".join(
+        str(path).encode() + path.read_bytes()
+        for path in root.rglob(pattern)
+        if path.is_file() and not path.is_symlink()
+    )
 
 
 def _dump(world: World) -> bytes:
