@@ -2,13 +2,16 @@
 
 import asyncio
 import signal
+import uuid
 from collections.abc import Callable
 
 import structlog
 
 from services.config import Settings
+from services.control import Control
 from services.http import ingress
 from services.http.app import create_app
+from services.http.control import control_routes
 from services.http.ingress import Limits, Reading
 from services.http.server import HttpServer
 from services.queries import Queries
@@ -41,6 +44,14 @@ class Host:
             admin_token=settings.admin_token.get_secret_value() if settings.admin_token else "",
             metrics=metrics,
             ready=lambda: service.ready,
+            more=control_routes(
+                Control(
+                    outside.event_log,
+                    rules=lambda: service.rules,
+                    runner_id=outside.runner_id,
+                    new_id=uuid.uuid4,
+                )
+            ),
         )
         self._http = HttpServer(app, host=settings.host, port=settings.port)
 
