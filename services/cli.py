@@ -15,6 +15,7 @@ import typer
 from typer.exceptions import TyperException
 
 from domain.faults import Fault
+from services import cli_control
 from services.cli_output import FAILED, UNAVAILABLE, USAGE, complain, emit, exit_code, line, remark, table
 from services.config import Settings, unknown_variables
 from services.telemetry import configure_logging, logger
@@ -362,6 +363,9 @@ def tasks_show(
     ):
         line()
         table(columns, ((item.get(column) for column in columns) for item in map(dict, task[name])))  # type: ignore[misc]
+
+
+cli_control.register(app, tasks, _settings)
 
 
 def _cell(value: object) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import orjson
 
-from domain.faults import Fault, Invalid, NotFound, Unavailable
+from domain.faults import Conflict, Fault, Invalid, NotFound, Unavailable
 from services.config import Settings
 from services.config_values import configuration_invalid
 
@@ -43,16 +43,25 @@ def service_url(settings: Settings) -> str:
 
 def get(settings: Settings, url: str | None, path: str, params: Mapping[str, str | int] | None = None) -> Any:  # noqa: ANN401 - JSON
     """The JSON of a GET with the admin token. Raises ``Unavailable``, ``NotFound`` or ``Refused``."""
-    if settings.admin_token is None:
-        raise configuration_invalid(
-            "admin_token", "TURNKEEPER_ADMIN_TOKEN is missing: the service asks for it"
-        )
-    headers = {"Authorization": f"Bearer {settings.admin_token.get_secret_value()}"}
-    answer = _send("GET", (url or service_url(settings)) + path, headers=headers, params=params)
+    answer = _send("GET", (url or service_url(settings)) + path, headers=_bearer(settings), params=params)
     body = _json(answer)
     if answer.status_code == 200:
         return body
     raise _fault(answer, body)
+
+
+def post(settings: Settings, url: str | None, path: str, body: Mapping[str, str]) -> Any:  # noqa: ANN401 - JSON
+    """The JSON of an accepted POST with the admin token.
+
+    Raises ``Unavailable``, ``NotFound``, ``Conflict``, ``Invalid`` or ``Refused``, with the service's own code.
+    """
+    answer = _send("POST", (url or service_url(settings)) + path, headers=_bearer(settings), json=dict(body))
+    told = _json(answer)
+    if answer.is_success:
+        return told
+    fault = _fault(answer, told)
+    given = {400: Invalid, 409: Conflict}.get(answer.status_code)
+    raise fault if given is None else given(fault.message, code=fault.code, params=_params(told))
 
 
 def deliver(
@@ -126,6 +135,19 @@ def guess_event(payload: bytes) -> tuple[str, str]:
     if "issue" in given:
         return "issues", "issues"
     return "push", "push"
+
+
+def _bearer(settings: Settings) -> dict[str, str]:
+    if settings.admin_token is None:
+        raise configuration_invalid(
+            "admin_token", "TURNKEEPER_ADMIN_TOKEN is missing: the service asks for it"
+        )
+    return {"Authorization": f"Bearer {settings.admin_token.get_secret_value()}"}
+
+
+def _params(told: Any) -> Mapping[str, object]:  # noqa: ANN401 - JSON
+    params = told.get("params") if isinstance(told, dict) else None
+    return params if isinstance(params, dict) else {}
 
 
 def _send(method: str, url: str, **parts: Any) -> httpx.Response:  # noqa: ANN401 - httpx's own parameters
