@@ -320,6 +320,7 @@ async def test_an_answer_after_the_lease_is_gone_is_refused(new_world: MakeWorld
         task = await world.received()
         lingered = hostile.workspace("shop") / "lingered"
         await _exists(lingered)
+        await world.seen(TurnItemSeen, task.task_id, method="item/completed", item_type="userMessage")
         box = (await world.task(task.task_id)).box
         assert box is not None
         service.process.send_signal(signal.SIGSTOP)
