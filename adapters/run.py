@@ -370,6 +370,16 @@ class BoxedRun:
 
     def _broken(self, codex_turn_id: str, fault: Fault) -> TurnOutcome:
         """A turn that ended with its agent: killed by us, or dead by itself."""
+        overrun = self._box.overrun if self._box is not None else ""
+        if overrun:
+            return TurnOutcome(
+                status="interrupted",
+                codex_turn_id=codex_turn_id,
+                events=0,
+                error_code="box_limit",
+                error=overrun,
+                unsolicited=tuple(self._unsolicited),
+            )
         cause: Any = self._ended_by or "agent_exited"
         code = "abort_timeout" if self._unconfirmed or fault.code == "abort_timeout" else "agent_exited"
         return TurnOutcome(

@@ -14,6 +14,7 @@ Params = Mapping[str, object]
 TEXT_LIMIT = 4000  # characters of one summarised value
 DELTAS_QUEUED = 2_000  # pieces of text that may wait; later ones are dropped, losing nothing
 EVENTS_QUEUED = 20_000  # events that may wait, before the agent is taken for one that floods
+CHARACTERS_QUEUED = 16 * 1024 * 1024  # of events that may wait, before the same is said
 MESSAGE_LIMIT = 200_000  # characters of an agent's message that are kept
 
 _STORED = frozenset(
@@ -217,6 +218,37 @@ def _number(values: Params, name: str) -> int:
     return value if isinstance(value, int) else 0
 
 
+class Mailbox(asyncio.Queue[tuple[str, Params] | Answered | None]):
+    """A queue that knows how many characters of texts wait in it."""
+
+    characters = 0
+
+    def _put(self, item: tuple[str, Params] | Answered | None) -> None:
+        self.characters += _characters(item)
+        super()._put(item)
+
+    def _get(self) -> tuple[str, Params] | Answered | None:
+        item = super()._get()
+        self.characters -= _characters(item)
+        return item
+
+
+def _characters(value: object) -> int:
+    """Characters of all texts in a JSON value, however deep they stand."""
+    found, waiting = 0, [value]
+    while waiting:
+        match waiting.pop():
+            case str() as text:
+                found += len(text)
+            case dict() as fields:
+                waiting += [*fields.keys(), *fields.values()]
+            case list() | tuple() as parts:
+                waiting += parts
+            case _:
+                found += 8
+    return found
+
+
 class ActiveTurn:
     """The mailbox of a turn: filled by the reader, emptied in order by the task that follows it.
 
@@ -229,7 +261,7 @@ class ActiveTurn:
         self.turn_id: str | None = None
         self.started = asyncio.Event()
         self.done = asyncio.Event()
-        self.queue: asyncio.Queue[tuple[str, Params] | Answered | None] = asyncio.Queue()
+        self.queue = Mailbox()
         self.last_progress = asyncio.get_running_loop().time()
         self.flooded = False
         self._started_ids: list[str] = []
@@ -248,7 +280,7 @@ class ActiveTurn:
         known = method in _STORED or method == "thread/settings/updated"
         room = EVENTS_QUEUED if known else DELTAS_QUEUED
         if known or delta_of(method, params) is not None:
-            if self.queue.qsize() < room:
+            if self.queue.qsize() < room and self.queue.characters < CHARACTERS_QUEUED:
                 self.queue.put_nowait((method, params))
             elif known:
                 self.flooded = True

@@ -23,7 +23,7 @@ def main() -> int:
         return 2
     bridge = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        bridge.connect(sys.argv[1])
+        _connect(bridge, sys.argv[1])
     except OSError as error:
         os.write(2, f"the bridge cannot be reached: {error.strerror}\n".encode())
         return 1
@@ -32,6 +32,16 @@ def main() -> int:
     threading.Thread(target=_send, args=(bridge,), daemon=True).start()
     _receive(bridge)
     return 0
+
+
+def _connect(bridge: socket.socket, path: str) -> None:
+    """Connect through the folder's descriptor: a socket's own path may be longer than the 107 bytes of an address."""
+    parent, _, name = path.rpartition("/")
+    folder = os.open(parent or ".", os.O_PATH | os.O_DIRECTORY)
+    try:
+        bridge.connect(f"/proc/self/fd/{folder}/{name}")
+    finally:
+        os.close(folder)
 
 
 def _send(bridge: socket.socket) -> None:

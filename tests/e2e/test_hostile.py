@@ -288,7 +288,6 @@ async def test_a_box_that_takes_without_end_is_ended_and_others_are_served(
         assert (await hostile.answered(other, elsewhere)).to_state == "succeeded"
 
 
-@pytest.mark.xfail(strict=True, reason="events that wait to be stored are bounded by number, not yet by size")
 async def test_a_flood_of_events_does_not_fill_the_services_memory(
     new_world: MakeWorld, tmp_path: Path
 ) -> None:

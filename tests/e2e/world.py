@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import secrets
+import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -126,6 +127,7 @@ class World:
             "TURNKEEPER_LEASE_HEARTBEAT": "1",
             "TURNKEEPER_DRAIN_DEADLINE": "20",
             "TURNKEEPER_LOG_FORMAT": "json",
+            "TURNKEEPER_ISOLATION": "bubblewrap" if shutil.which("bwrap") else "none",
             **self.settings,
             **more,
         }
