@@ -34,12 +34,19 @@ def views_schema(schema: str) -> str:
     return f"{schema}_views"
 
 
+IDLE_MS = 5_000
+"""A process that was stopped in mid-batch holds the views no longer than this, milliseconds."""
+
+
 class PostgresViews:
     """One process's access to the read models; ``session`` is that of the log. ``close`` it at the end."""
 
     def __init__(self, session: Session) -> None:
         self._session = dataclasses.replace(
-            session, schema=views_schema(session.schema), application_name="turnkeeper views"
+            session,
+            schema=views_schema(session.schema),
+            application_name="turnkeeper views",
+            idle_in_transaction_ms=IDLE_MS,
         )
         self._pool = Pool(self._session)
         self._connection: Connection | None = None
