@@ -24,6 +24,8 @@ RETRIED: frozenset[str] = frozenset(
         "model_unavailable",
         "model_stream_cut",
         "model_rate_limited",
+        "model_incomplete",
+        "codex_turn_failed",
         "unexpected_error",
     )
 )

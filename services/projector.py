@@ -104,6 +104,8 @@ class Projector:
             try:
                 async for batch in self._log.tail(after=self._position, limit=self._batch):
                     await self.apply(batch)
+                    if self._metrics:
+                        self._metrics.take(batch)
             except Unavailable:
                 log.warning("views_wait_for_database")
             except Fault:

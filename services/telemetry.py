@@ -15,6 +15,11 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import generate_latest
 
+from domain.effects import EffectConcluded, ToolCalled, ToolRefused
+from domain.log import Recorded
+from domain.tasks import TaskClaimed, TaskTransitioned
+from domain.transitions import TERMINAL
+
 MASK = "********"
 SHORTEST_SECRET = 4
 """Shorter values are no secrets worth the name, and replacing them would make every line unreadable."""
@@ -110,23 +115,36 @@ class Metrics:
         self.registry = CollectorRegistry()
         made: dict[str, Any] = {"registry": self.registry, "namespace": "turnkeeper"}
         self.deliveries = Counter("deliveries", "Webhook answers", ["status", "reason"], **made)
-        self.signatures_refused = Counter("signatures_refused", "Unsigned or forged deliveries", **made)
-        self.too_large = Counter("too_large", "Deliveries over the size limit", **made)
         self.auth_denied = Counter("auth_denied", "API requests without a right token", **made)
         self.requests = Histogram("http_request_seconds", "Time to answer", ["route", "status"], **made)
-        self.appends = Histogram("append_seconds", "Time to commit a batch", **made)
-        self.events = Counter("events_appended", "Events appended by this process", **made)
-        self.claims = Counter("claims", "Tasks claimed", ["outcome"], **made)
+        self.events = Counter("events", "Events that this process read from the log", **made)
+        self.claims = Counter("claims", "Tasks claimed, by any process", **made)
         self.tasks_ended = Counter(
             "tasks_ended", "Tasks that reached an end", ["state", "error_code"], **made
         )
-        self.runs = Gauge("runs", "Runs going on in this process", **made)
         self.intents = Counter("intents", "Outside writes concluded", ["operation", "status"], **made)
-        self.tool_calls = Counter("tool_calls", "Tool calls through the bridge", ["outcome"], **made)
+        self.tool_calls = Counter("tool_calls", "Writes that agents asked for", ["outcome"], **made)
         self.view_position = Gauge("view_position", "Position that the read models reached", **made)
-        self.log_position = Gauge("log_position", "Last position of the log", **made)
         self.view_failures = Counter("view_failures", "Batches that the read models could not take", **made)
         self.started = Gauge("ready", "1 while the service takes deliveries", **made)
+
+    def take(self, batch: Sequence[Recorded]) -> None:
+        """Count what the log says since this process started."""
+        for recorded in batch:
+            self.events.inc()
+            match recorded.event:
+                case TaskClaimed():
+                    self.claims.inc()
+                case TaskTransitioned() as event if event.to_state in TERMINAL:
+                    self.tasks_ended.labels(state=event.to_state, error_code=event.error_code or "").inc()
+                case EffectConcluded() as event:
+                    self.intents.labels(operation=event.operation, status=event.status).inc()
+                case ToolCalled():
+                    self.tool_calls.labels(outcome="allowed").inc()
+                case ToolRefused():
+                    self.tool_calls.labels(outcome="refused").inc()
+                case _:
+                    pass
 
     def exposition(self) -> bytes:
         """The text format of Prometheus."""

@@ -73,7 +73,7 @@ async def database(settings: Settings) -> AsyncIterator[str]:
     if settings.database_url is not None:
         yield settings.database_url.get_secret_value()
         return
-    server = await embedded.start(settings.state_dir / "postgres", linger_s=settings.embedded_linger)
+    server = await embedded.start(settings.state_dir, linger_s=settings.embedded_linger)
     try:
         await asyncio.to_thread(migrations.migrate, server.url, settings.database_schema)
         yield server.url
@@ -285,7 +285,7 @@ async def migrate(settings: Settings) -> Sequence[str]:
     if settings.database_url is not None:
         url = settings.database_url.get_secret_value()
         return await asyncio.to_thread(migrations.migrate, url, settings.database_schema, owner_url=owner)
-    server = await embedded.start(settings.state_dir / "postgres", linger_s=settings.embedded_linger)
+    server = await embedded.start(settings.state_dir, linger_s=settings.embedded_linger)
     try:
         return await asyncio.to_thread(migrations.migrate, server.url, settings.database_schema)
     finally:
@@ -475,7 +475,7 @@ def _demo_agent(settings: Settings, agent: Agent, say: Callable[[str], None]) ->
     if agent == "scripted":
         return SCRIPTED, "scripted"
     try:
-        find_agent(settings.codex_command)
+        found = find_agent(settings.codex_command)
     except Fault as fault:
         if agent == "codex":
             raise
@@ -484,7 +484,7 @@ def _demo_agent(settings: Settings, agent: Agent, say: Callable[[str], None]) ->
             " behind the same bridge, but it does not think."
         )
         return SCRIPTED, "scripted"
-    return settings.codex_command, "codex"
+    return settings.codex_command, "scripted" if found.scripted else "codex"
 
 
 async def _demo_isolation(say: Callable[[str], None]) -> Literal["bubblewrap", "none"]:

@@ -224,11 +224,8 @@ class World:
 
     def receipts(self, repo: Repo, number: int, task_id: str) -> list[str]:
         """The statuses of a task's receipts."""
-        return [
-            self._marker(each).status or ""
-            for each in self._marked(repo, number, task_id)
-            if not self._marker(each).final
-        ]
+        found = [self._marker(each).status for each in self._marked(repo, number, task_id)]
+        return [status for status in found if status is not None]
 
     def _marked(self, repo: Repo, number: int, task_id: str) -> list[Comment]:
         found = []
