@@ -29,6 +29,22 @@ class SessionTaskAdmitted(Event):
     at: str
 
 
+@derived
+class SessionWaiting(Event):
+    """A task of this session asked a question: the next admitted comment is its answer, not a new task."""
+
+    session_key: str
+    task_id: str
+
+
+@derived
+class SessionContinued(Event):
+    """The question was answered, or its task ended."""
+
+    session_key: str
+    task_id: str
+
+
 @fact
 class ThreadBound(Event):
     """The session's thread, bound at its first recorded turn (a thread without a turn can't be resumed)."""
@@ -59,6 +75,7 @@ class Session:
     thread_id: str | None = None
     thread_runner: str | None = None
     last_task_id: str | None = None
+    waiting_task: str | None = None
     admitted: tuple[tuple[int, str], ...] = ()
 
 
@@ -73,6 +90,10 @@ def evolve(session: Session, event: Event) -> Session:
                 last_task_id=event.task_id,
                 admitted=(*session.admitted, (event.author_id, event.at))[-100:],
             )
+        case SessionWaiting():
+            return dataclasses.replace(session, waiting_task=event.task_id)
+        case SessionContinued():
+            return dataclasses.replace(session, waiting_task=None)
         case ThreadBound():
             return dataclasses.replace(session, thread_id=event.thread_id, thread_runner=event.runner_id)
         case ThreadReplaced():

@@ -154,6 +154,8 @@ ACTIONS: dict[str, Naming] = {
     "LeaseAcquired": "lease.acquire",
     "LeaseEnded": lambda event: "lease.release" if event.cause == "released" else "lease.lost",
     # control
+    "SessionWaiting": "question.wait",
+    "SessionContinued": "question.continue",
     "QuestionAsked": "question.ask",
     "TaskAnswered": "question.answer",
     "TaskUnblocked": "task.unblock",

@@ -25,6 +25,7 @@ from domain.failures import AWAY, MAX_EXECUTION_RETRIES
 from domain.log import Draft, QueueDrop, QueuePut
 from domain.processes.endings import Rules, failed, observed, turn_ended
 from domain.repositories import RepositoryBlocked, RepositoryUnblocked
+from domain.sessions import SessionContinued, SessionWaiting
 from domain.tasks import (
     AbortConfirmed,
     AbortRequested,
@@ -417,6 +418,10 @@ def follow(task: Task, version: int, facts: Sequence[Event], rules: Rules) -> Fo
 
     def put(event: Event, causation: str | None) -> None:
         nonlocal task, version
+        if isinstance(event, SessionWaiting | SessionContinued):
+            session = ids.session_stream(event.session_key)
+            drafts.append(Draft(stream=session, event=event, causation=causation))
+            return
         if isinstance(event, RepositoryBlocked | RepositoryUnblocked):
             drafts.append(Draft(stream=ids.repo_stream(event.repo_key), event=event, causation=causation))
             return
@@ -441,13 +446,20 @@ def follow(task: Task, version: int, facts: Sequence[Event], rules: Rules) -> Fo
 
 
 def _after_transition(task: Task, event: Event, version: int, rules: Rules) -> list[Event]:
-    """Receipts for abnormal ends, and the block of a repository whose workspace needs a person."""
+    """What other streams hear of a transition, and the receipts of abnormal ends."""
     if not isinstance(event, TaskTransitioned):
         return []
-    if event.to_state in comments.RECEIPTED:
-        return [receipt_intent(task, event.to_state, version, locale=rules.locale, code=event.error_code)]
+    entailed: list[Event] = []
+    if event.to_state == "waiting_user":
+        entailed.append(SessionWaiting(session_key=event.session_key, task_id=event.task_id))
+    if event.from_state == "waiting_user":
+        entailed.append(SessionContinued(session_key=event.session_key, task_id=event.task_id))
     if event.to_state == "blocked_workspace":
-        return [RepositoryBlocked(repo_key=event.repo_key, task_id=event.task_id)]
+        entailed.append(RepositoryBlocked(repo_key=event.repo_key, task_id=event.task_id))
     if event.from_state == "blocked_workspace":
-        return [RepositoryUnblocked(repo_key=event.repo_key, task_id=event.task_id)]
-    return []
+        entailed.append(RepositoryUnblocked(repo_key=event.repo_key, task_id=event.task_id))
+    if event.to_state in comments.RECEIPTED:
+        entailed.append(
+            receipt_intent(task, event.to_state, version, locale=rules.locale, code=event.error_code)
+        )
+    return entailed

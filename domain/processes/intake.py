@@ -5,7 +5,7 @@ the append, and the rules. The order is that of gitea-workflow, Intake, "The ans
 
     foreign_instance · repository_not_allowed · own_event · bot_not_allowed · not_a_trigger · no_mention ·
     repository_disabled · comment_already_handled · (deferred) · not_permitted · (command_not_available) ·
-    rate_limited · admitted
+    answered · rate_limited · admitted
 
 Where ``not_a_trigger`` would hold, an edit or a deletion may instead do something to a queued task:
 ``trigger_deleted`` or ``instruction_amended``.
@@ -73,13 +73,20 @@ class Amended:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Answered:
+    """The answer to a question that a task of this session asked."""
+
+    mention: Mention
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Admitted:
     """A new task."""
 
     mention: Mention
 
 
-Verdict = Ignored | Denied | Disabled | Handled | Deferred | Withdrawn | Amended | Admitted
+Verdict = Ignored | Denied | Disabled | Handled | Deferred | Withdrawn | Amended | Answered | Admitted
 
 
 def decide(taken: Taken, state: State, rules: Rules, *, salt: bytes) -> Decision:
@@ -104,6 +111,8 @@ def decide(taken: Taken, state: State, rules: Rules, *, salt: bytes) -> Decision
             return effects.withdrawn()
         case Amended():
             return effects.amended(verdict.mention)
+        case Answered():
+            return effects.answered(verdict.mention)
         case Admitted():
             return effects.admitted(verdict.mention)
 
@@ -190,6 +199,8 @@ def _admission(fact: DeliveryReceived, found: Mention, state: State, rules: Rule
         return Denied(reason="not_permitted")
     if found.command is not None:
         return Ignored(reason="command_not_available")
+    if state.waiting.state == "waiting_user":
+        return Answered(mention=found)
     if _too_many(state, rules, _at(fact)):
         return Denied(reason="rate_limited")
     return Admitted(mention=found)

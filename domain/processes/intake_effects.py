@@ -16,8 +16,8 @@ from domain.processes import endings, execution
 from domain.processes.intake_facts import Taken
 from domain.processes.intake_state import Answer, State, answer, denial, mention
 from domain.repositories import RepositoryKeyClaimed, RepositoryRegistered, RepositoryRenamed
-from domain.sessions import SessionOpened, SessionTaskAdmitted
-from domain.tasks import InstructionAmended, TaskCancelled, TaskReceived
+from domain.sessions import SessionContinued, SessionOpened, SessionTaskAdmitted
+from domain.tasks import InstructionAmended, TaskAnswered, TaskCancelled, TaskReceived
 
 REFUSAL_TEXTS: dict[str, dict[str, str]] = {
     "en": {
@@ -189,6 +189,45 @@ class Effects:
                 *(self._draft(session_stream, event) for event in session),
                 *(self._draft(task_stream, event) for event in (received, queued, receipt)),
                 self._draft(mention_key, consumed),
+            ],
+            premises=[session_stream, task_stream],
+        )
+        return dataclasses.replace(
+            decision,
+            queue=tuple(execution.queue_changes(queued)),
+            contents=(*decision.contents, stored),
+        )
+
+    def answered(self, found: Mention) -> Decision:
+        """202 with the task that asked: its text is the input of a new turn, and no task is made."""
+        fact, task = self.taken.fact, self.state.waiting
+        stored, instruction = self._instruction(task.task_id, found)
+        part = _resource(fact.part)
+        given = TaskAnswered(
+            task_id=task.task_id,
+            delivery_key=fact.delivery_key,
+            comment_id=part["id"] if part["kind"] == "comment" else None,
+            author_id=fact.sender_id,
+            instruction=instruction,
+        )
+        queued = tasks.transition(tasks.evolve(task, given), "queued", trigger="answered")
+        session_stream, task_stream = ids.session_stream(self._resource_key), ids.task_stream(task.task_id)
+        consumed = MentionConsumed(
+            mention_key=self._mention_stream.removeprefix("mention:"),
+            delivery_key=fact.delivery_key,
+            task_id=task.task_id,
+        )
+        continued = SessionContinued(session_key=self._resource_key, task_id=task.task_id)
+        decision = self._decision(
+            "accepted",
+            None,
+            http_status=202,
+            task_id=task.task_id,
+            drafts=[
+                self._draft(session_stream, continued),
+                self._draft(task_stream, given),
+                self._draft(task_stream, queued),
+                self._draft(self._mention_stream, consumed),
             ],
             premises=[session_stream, task_stream],
         )

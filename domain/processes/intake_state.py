@@ -74,7 +74,8 @@ class State:
     """Folds of everything that may decide about one delivery.
 
     ``versions``: every stream that was read, at its version. ``repo_key`` is the repository's key, ``claimed``
-    whether it had it before. ``present``: the text that a consumed mention's task has now.
+    whether it had it before. ``waiting``: the session's task that waits for an answer. ``present``: the text that a
+    consumed mention's task has now.
     """
 
     versions: Mapping[str, int]
@@ -84,6 +85,7 @@ class State:
     consumed: MentionConsumed | None = None
     task: tasks.Task = dataclasses.field(default_factory=tasks.Task)
     session: sessions.Session = dataclasses.field(default_factory=sessions.Session)
+    waiting: tasks.Task = dataclasses.field(default_factory=tasks.Task)
     denied_at: str | None = None
     present: str | None = None
 
@@ -114,6 +116,9 @@ def streams(fact: DeliveryReceived, rows: Rows) -> set[str]:
     session = _session(fact, rows)
     if session is not None:
         wanted.add(session)
+        waiting = sessions.fold(row.event for row in rows.get(session, ())).waiting_task
+        if waiting is not None:
+            wanted.add(ids.task_stream(waiting))
     key = mention(fact)
     if key is not None:
         wanted.add(key)
@@ -147,6 +152,8 @@ def fold(fact: DeliveryReceived, rows: Rows) -> State:
     consumed = _consumed(rows.get(mention(fact) or "", ()))
     task = rows.get(ids.task_stream(consumed.task_id), ()) if consumed else ()
     denials = rows.get(denial(fact), ())
+    session = sessions.fold(row.event for row in rows.get(_session(fact, rows) or "", ()))
+    waiting = rows.get(ids.task_stream(session.waiting_task), ()) if session.waiting_task else ()
     return State(
         versions=versions,
         repo_key=key,
@@ -154,7 +161,8 @@ def fold(fact: DeliveryReceived, rows: Rows) -> State:
         repository=repositories.fold(row.event for row in rows.get(ids.repo_stream(key), ())),
         consumed=consumed,
         task=tasks.fold(row.event for row in task),
-        session=sessions.fold(row.event for row in rows.get(_session(fact, rows) or "", ())),
+        session=session,
+        waiting=tasks.fold(row.event for row in waiting),
         denied_at=next(
             (row.event.at for row in reversed(denials) if isinstance(row.event, DenialReceiptGranted)), None
         ),

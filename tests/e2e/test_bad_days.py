@@ -295,7 +295,7 @@ async def test_a_question_waits_and_its_answer_goes_on(new_world: MakeWorld, any
         assert len(asked) == 1
         assert "kind=question" in asked[0]
         assert (await world.log.lease(f"repo:{received.repo_key}")).expires_at is None  # type: ignore[union-attr]
-        world.mention(repo, number, "the second one")
+        world.mention(repo, number, directive("comment", {"body": "the second one it is"}))
         assert (await world.reaches(received.task_id)).to_state == "succeeded"
         await settled(world, received.task_id)
         finals = world.finals(repo, number, received.task_id)
