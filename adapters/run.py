@@ -57,7 +57,7 @@ class RunTools:
     gitea_mcp_command: tuple[str, ...]
     gitea_mcp_environment: Mapping[str, str]
     bot_id: int
-    agent: AgentProgram
+    agent: Callable[[], AgentProgram]
     model: str | None
     effort: str | None
     developer_instructions: str
@@ -141,6 +141,7 @@ class BoxedRun:
     async def start_box(self, bridge: Callable[[GiteaMcp], DrainingHost]) -> Boxed:
         """Ask Gitea, try gitea-mcp by a call, open the bridge, then start the agent in its box."""
         tools = self._tools
+        agent = tools.agent()
         me = await tools.rest.me()
         if me.id != tools.bot_id:
             raise Fault("the token belongs to another account than the bot's", code="gitea_token_invalid")
@@ -157,7 +158,7 @@ class BoxedRun:
         self._bridge = BridgeServer(folder, self._host)
         await self._bridge.start()
         self._grant = tools.relay.grant()
-        self._spec = self._box_spec(folder)
+        self._spec = self._box_spec(agent, folder)
         self._box = await tools.boxes.start(self._spec)
         self._unlock()  # from here on the box alone holds the workspace: who kills it may have it
         if self._box.stdin is None:
@@ -174,7 +175,7 @@ class BoxedRun:
             raise Fault("the app-server does not answer", code="app_server_timeout") from None
         except Fault as fault:
             raise _named(fault, self._box) from None
-        name = "scripted" if tools.agent.scripted else "codex"
+        name = "scripted" if agent.scripted else "codex"
         return Boxed(
             identity=self._box.identity.as_json(),
             isolation=tools.boxes.isolation,
@@ -327,7 +328,7 @@ class BoxedRun:
             raise Fault("the agent is gone", code="agent_exited")
         return self._client, self._spec
 
-    def _box_spec(self, bridge: Path) -> BoxSpec:
+    def _box_spec(self, agent: AgentProgram, bridge: Path) -> BoxSpec:
         tools = self._tools
         home = repo_path(tools.homes, self._plan.repo_key)
         for part in CODEX_HOME_PARTS:
@@ -344,11 +345,11 @@ class BoxedRun:
             effort=tools.effort,
         )
         _, python_binds = box_python()
-        binds = [*tools.agent.binds, *python_binds, Bind(source=Path(stub.__file__).resolve(), target=_STUB)]
+        binds = [*agent.binds, *python_binds, Bind(source=Path(stub.__file__).resolve(), target=_STUB)]
         if tools.codex_login_dir is not None:
             binds.append(Bind(source=tools.codex_login_dir / "auth.json", target=f"{CODEX_HOME}/auth.json"))
         return BoxSpec(
-            argv=tools.agent.argv,
+            argv=agent.argv,
             workspace=tools.workspaces.path(self._plan.repo_key),
             codex_home=home,
             bridge=bridge,

@@ -183,6 +183,12 @@ async def outside(settings: Settings) -> AsyncIterator[Outside]:
             deadline=settings.git_timeout,
             reserve=settings.disk_floor_bytes,
         )
+        try:
+            find_agent(settings.codex_command)
+        except Fault as fault:
+            log.warning(
+                "every run will fail until the agent is installed", code=fault.code, reason=fault.message
+            )
         mcp_command, mcp_environment = gitea_mcp_command(settings)
         tools = RunTools(
             mirror=mirror,
@@ -195,7 +201,7 @@ async def outside(settings: Settings) -> AsyncIterator[Outside]:
             gitea_mcp_command=mcp_command,
             gitea_mcp_environment=mcp_environment,
             bot_id=bot_id,
-            agent=find_agent(settings.codex_command),
+            agent=lambda: find_agent(settings.codex_command),
             model=settings.codex_model,
             effort=settings.codex_effort,
             developer_instructions=prompts.developer_instructions(bot_login=bot_login),
@@ -271,7 +277,7 @@ def host(settings: Settings, built_on: Outside) -> Host:
 async def serve(settings: Settings, announce: Callable[[str], None]) -> None:
     """Run one process until it is told to stop; ``announce`` gets its address when it is ready.
 
-    Raises ``configuration_invalid``, ``migration_…``, ``isolation_unavailable``, ``codex_missing``,
+    Raises ``configuration_invalid``, ``migration_…``, ``isolation_unavailable``,
     ``database_unavailable``, ``address_in_use``.
     """
     settings.require_serve()

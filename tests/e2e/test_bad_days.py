@@ -253,10 +253,11 @@ async def test_a_clone_that_is_refused_is_tried_once_more(new_world: MakeWorld) 
             {"TURNKEEPER_GITEA_MCP_COMMAND": "python3 -c 'import time; time.sleep(600)'"},
             "gitea_mcp_timeout",
         ),
+        ("app-server missing", {"TURNKEEPER_CODEX_COMMAND": "no-such-codex app-server"}, "codex_missing"),
         ("app-server cannot be started", {"TURNKEEPER_CODEX_COMMAND": "/bin/false"}, "agent_exited"),
         ("app-server does not answer", {"TURNKEEPER_CODEX_COMMAND": "/bin/sleep 600"}, "app_server_timeout"),
     ],
-    ids=["missing", "exiting", "hanging", "agent-exits", "agent-hangs"],
+    ids=["missing", "exiting", "hanging", "agent-missing", "agent-exits", "agent-hangs"],
 )
 async def test_each_broken_tool_is_told_apart(
     new_world: MakeWorld, situation: str, settings: dict[str, str], code: str
