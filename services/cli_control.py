@@ -122,7 +122,7 @@ def _on_tasks(tasks: typer.Typer, steering: Steering) -> None:
 
     command("cancel", "Cancel a task that is queued, waits for an answer or for its workspace.")
     command("abort", "End a task that is under way; its agent is interrupted.")
-    command("unblock", "Queue a task again after its workspace was looked at.")
+    command("unblock", "Queue a task again once its workspace was put in order: a clean tree is believed.")
     command("retry", "Make a new task in the place of one that failed, was aborted or cancelled.")
 
 

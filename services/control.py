@@ -123,9 +123,8 @@ class Control:
                 received = tasks.fold(row.event for row in (await self._log.read_stream(stream))[:1]).received
                 names = [memory, stream]
                 if received is not None:
-                    names.append(ids.repo_stream(received.repo_key))
-                if received is not None and command.act == "retry":
-                    names.append(ids.session_stream(received.session_key))
+                    names += [ids.repo_stream(received.repo_key), ids.session_stream(received.session_key)]
+                if command.act == "retry":
                     names.append(ids.task_stream(_retry_id(command)))
                 return await self._log.read_streams(names)
 
