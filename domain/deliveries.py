@@ -86,11 +86,14 @@ class SignaturesRefused(Event):
 
 @derived
 class MentionConsumed(Event):
-    """A mention was admitted: the same text under another delivery id is ``comment_already_handled``."""
+    """A mention was admitted: the same text under another delivery id is ``comment_already_handled``.
+
+    ``task_id``: the task that it made or continued; None for a word, whose text no task follows.
+    """
 
     mention_key: str
     delivery_key: str
-    task_id: str
+    task_id: str | None
 
 
 @derived

@@ -8,6 +8,9 @@ from domain.events import Event, derived, fact
 
 Status = Literal["active", "waiting_user", "closed"]
 
+LOOKED_AT = 16
+"""How many of a session's latest tasks are looked at when a mention arrives."""
+
 
 @derived
 class SessionOpened(Event):
@@ -45,6 +48,17 @@ class SessionContinued(Event):
     task_id: str
 
 
+@derived
+class SessionMentionTaken(Event):
+    """A permitted mention on this resource that made no task: an answer, or a word. It counts for the rate limit."""
+
+    session_key: str
+    kind: Literal["answer", "word"]
+    author_id: int
+    at: str
+    task_id: str | None = None
+
+
 @fact
 class ThreadBound(Event):
     """The session's thread, bound at its first recorded turn (a thread without a turn can't be resumed)."""
@@ -69,7 +83,11 @@ class ThreadReplaced(Event):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Session:
-    """The fold of one session stream. ``admitted``: author id and time of each task, oldest first."""
+    """The fold of one session stream.
+
+    ``admitted``: author id and time of each mention that was taken, oldest first; ``task_ids``: its latest tasks, as
+    many as are looked through for one that waits (``LOOKED_AT``), oldest first.
+    """
 
     opened: SessionOpened | None = None
     thread_id: str | None = None
@@ -77,6 +95,7 @@ class Session:
     last_task_id: str | None = None
     waiting_task: str | None = None
     admitted: tuple[tuple[int, str], ...] = ()
+    task_ids: tuple[str, ...] = ()
 
 
 def evolve(session: Session, event: Event) -> Session:
@@ -89,6 +108,11 @@ def evolve(session: Session, event: Event) -> Session:
                 session,
                 last_task_id=event.task_id,
                 admitted=(*session.admitted, (event.author_id, event.at))[-100:],
+                task_ids=(*session.task_ids, event.task_id)[-LOOKED_AT:],
+            )
+        case SessionMentionTaken():
+            return dataclasses.replace(
+                session, admitted=(*session.admitted, (event.author_id, event.at))[-100:]
             )
         case SessionWaiting():
             return dataclasses.replace(session, waiting_task=event.task_id)

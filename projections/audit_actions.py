@@ -124,6 +124,7 @@ ACTIONS: dict[str, Naming] = {
     # sessions and threads
     "SessionOpened": "thread.open_session",
     "SessionTaskAdmitted": "thread.admit",
+    "SessionMentionTaken": "thread.admit",
     "ThreadBound": "thread.bind",
     "ThreadReplaced": "thread.replace",
     # tasks
@@ -147,6 +148,8 @@ ACTIONS: dict[str, Naming] = {
     "ToolRefused": "mcp.call",
     "EffectIntended": _intended,
     "EffectConcluded": _concluded,
+    # words
+    "CommandGiven": lambda event: f"command.{event.word}",
     # replies
     "ReplyObserved": lambda event: _OBSERVED[event.outcome],
     "ReplyConfirmed": "reply.confirm",

@@ -63,23 +63,23 @@ class Effects:
 
     def ignored(self, reason: str) -> Decision:
         """200, nothing is done."""
-        return self._decision("ignored", reason, registers=reason not in _FOREIGN, premises=self._edited())
+        return self.decision("ignored", reason, registers=reason not in _FOREIGN, premises=self.edited())
 
     def disabled(self) -> Decision:
         """409, or 200 where configured so."""
         if self.rules.disabled_answer == "ignore":
-            return self._decision("ignored", "repository_disabled")
-        return self._decision("rejected", "repository_disabled", http_status=409)
+            return self.decision("ignored", "repository_disabled")
+        return self.decision("rejected", "repository_disabled", http_status=409)
 
     def handled(self) -> Decision:
         """200: the task that the same text has already. A replay must not bring an old name back."""
         consumed = self.state.consumed
         task_id = consumed.task_id if consumed else None
-        return self._decision("ignored", "comment_already_handled", task_id=task_id, renames=False)
+        return self.decision("ignored", "comment_already_handled", task_id=task_id, renames=False)
 
     def deferred(self) -> Decision:
         """202 without a task: a worker decides later."""
-        return self._decision("deferred", "deferred", http_status=202)
+        return self.decision("deferred", "deferred", http_status=202)
 
     def denied(self, reason: Literal["not_permitted", "rate_limited"], *, receipt: bool) -> Decision:
         """200, and at most one short receipt. Its intent stands on the delivery's own stream.
@@ -94,13 +94,13 @@ class Effects:
                 repository_id=fact.repository["id"],
                 author_id=fact.sender_id,
                 reason=reason,
-                at=self._at,
+                at=self.at,
             )
-            drafts = [self._draft(stream, granted), self._draft(self._delivery, self._refusal(reason))]
-        premises = [stream, *self._edited()]
+            drafts = [self.draft(stream, granted), self.draft(self.delivery, self._refusal(reason))]
+        premises = [stream, *self.edited()]
         if reason == "rate_limited":
-            premises.append(ids.session_stream(self._resource_key))
-        return self._decision("ignored", reason, drafts=drafts, premises=premises)
+            premises.append(ids.session_stream(self.resource_key))
+        return self.decision("ignored", reason, drafts=drafts, premises=premises)
 
     def withdrawn(self) -> Decision:
         """200: the queued task is cancelled."""
@@ -112,18 +112,18 @@ class Effects:
             delivery_key=self.taken.fact.delivery_key,
         )
         followed = execution.follow(
-            task, self._version(ids.task_stream(task.task_id)), [cancelled], endings.Rules()
+            task, self.version(ids.task_stream(task.task_id)), [cancelled], endings.Rules()
         )
         drafts = [
-            draft if draft.causation else dataclasses.replace(draft, causation=self._cause)
+            draft if draft.causation else dataclasses.replace(draft, causation=self.cause)
             for draft in followed.drafts
         ]
-        decision = self._decision(
+        decision = self.decision(
             "accepted",
             "trigger_deleted",
             task_id=task.task_id,
             drafts=drafts,
-            premises=self._edited(),
+            premises=self.edited(),
         )
         return dataclasses.replace(decision, queue=followed.queue)
 
@@ -131,28 +131,28 @@ class Effects:
         """200: the queued task has another instruction."""
         task = self.state.task
         fact = self.taken.fact
-        stored, instruction = self._instruction(task.task_id, found)
+        stored, instruction = self.instruction(task.task_id, found)
         amended = InstructionAmended(
             task_id=task.task_id,
             instruction=instruction,
             editor_id=fact.sender_id,
             delivery_key=fact.delivery_key,
         )
-        decision = self._decision(
+        decision = self.decision(
             "accepted",
             "instruction_amended",
             task_id=task.task_id,
-            drafts=[self._draft(ids.task_stream(task.task_id), amended)],
-            premises=self._edited(),
+            drafts=[self.draft(ids.task_stream(task.task_id), amended)],
+            premises=self.edited(),
         )
         return dataclasses.replace(decision, contents=(*decision.contents, stored))
 
     def admitted(self, found: Mention) -> Decision:
         """202: repository, session, task ``received → queued`` and its receipt's intent (seed §5.1.5)."""
-        fact, key = self.taken.fact, self._resource_key
+        fact, key = self.taken.fact, self.resource_key
         task_id = ids.task_id(fact.delivery_key)
         task_stream, session_stream = ids.task_stream(task_id), ids.session_stream(key)
-        stored, instruction = self._instruction(task_id, found)
+        stored, instruction = self.instruction(task_id, found)
         received = self._received(task_id, instruction)
         task = tasks.evolve(tasks.Task(), received)
         queued = tasks.transition(task, "queued", trigger="admitted")
@@ -166,29 +166,29 @@ class Effects:
             session.append(
                 SessionOpened(
                     session_key=key,
-                    repo_key=self._repo_key,
+                    repo_key=self.repo_key,
                     kind=_resource(fact.resource)["kind"],
                     number=_resource(fact.resource)["number"],
                 )
             )
         session.append(
-            SessionTaskAdmitted(session_key=key, task_id=task_id, author_id=fact.sender_id, at=self._at)
+            SessionTaskAdmitted(session_key=key, task_id=task_id, author_id=fact.sender_id, at=self.at)
         )
-        mention_key = self._mention_stream
+        mention_key = self.mention_stream
         consumed = MentionConsumed(
             mention_key=mention_key.removeprefix("mention:"),
             delivery_key=fact.delivery_key,
             task_id=task_id,
         )
-        decision = self._decision(
+        decision = self.decision(
             "accepted",
             None,
             http_status=202,
             task_id=task_id,
             drafts=[
-                *(self._draft(session_stream, event) for event in session),
-                *(self._draft(task_stream, event) for event in (received, queued, receipt)),
-                self._draft(mention_key, consumed),
+                *(self.draft(session_stream, event) for event in session),
+                *(self.draft(task_stream, event) for event in (received, queued, receipt)),
+                self.draft(mention_key, consumed),
             ],
             premises=[session_stream, task_stream],
         )
@@ -201,7 +201,7 @@ class Effects:
     def answered(self, found: Mention) -> Decision:
         """202 with the task that asked: its text is the input of a new turn, and no task is made."""
         fact, task = self.taken.fact, self.state.waiting
-        stored, instruction = self._instruction(task.task_id, found)
+        stored, instruction = self.instruction(task.task_id, found)
         part = _resource(fact.part)
         given = TaskAnswered(
             task_id=task.task_id,
@@ -211,23 +211,23 @@ class Effects:
             instruction=instruction,
         )
         queued = tasks.transition(tasks.evolve(task, given), "queued", trigger="answered")
-        session_stream, task_stream = ids.session_stream(self._resource_key), ids.task_stream(task.task_id)
+        session_stream, task_stream = ids.session_stream(self.resource_key), ids.task_stream(task.task_id)
         consumed = MentionConsumed(
-            mention_key=self._mention_stream.removeprefix("mention:"),
+            mention_key=self.mention_stream.removeprefix("mention:"),
             delivery_key=fact.delivery_key,
             task_id=task.task_id,
         )
-        continued = SessionContinued(session_key=self._resource_key, task_id=task.task_id)
-        decision = self._decision(
+        continued = SessionContinued(session_key=self.resource_key, task_id=task.task_id)
+        decision = self.decision(
             "accepted",
             None,
             http_status=202,
             task_id=task.task_id,
             drafts=[
-                self._draft(session_stream, continued),
-                self._draft(task_stream, given),
-                self._draft(task_stream, queued),
-                self._draft(self._mention_stream, consumed),
+                self.draft(session_stream, continued),
+                self.draft(task_stream, given),
+                self.draft(task_stream, queued),
+                self.draft(self.mention_stream, consumed),
             ],
             premises=[session_stream, task_stream],
         )
@@ -243,47 +243,55 @@ class Effects:
         return f"gitea:user:{self.taken.fact.sender_id}"
 
     @property
-    def _at(self) -> str:
+    def at(self) -> str:
+        """The delivery's time."""
         return str(self.taken.fact.facts["at"])
 
     @property
-    def _delivery(self) -> str:
+    def delivery(self) -> str:
+        """The delivery's own stream."""
         return ids.delivery_stream(self.taken.fact.delivery_key)
 
     @property
-    def _cause(self) -> str:
-        return f"{self._delivery}@1"
+    def cause(self) -> str:
+        """What caused everything else: the delivery's fact."""
+        return f"{self.delivery}@1"
 
     @property
-    def _repo_key(self) -> str:
+    def repo_key(self) -> str:
+        """The repository's key; ``LookupError`` where the delivery has none."""
         if self.state.repo_key is None:
             raise LookupError("this delivery has no repository")
         return self.state.repo_key
 
     @property
-    def _resource_key(self) -> str:
+    def resource_key(self) -> str:
+        """The key of the issue or pull request."""
         resource = _resource(self.taken.fact.resource)
-        return ids.resource_key(self._repo_key, resource["kind"], resource["number"])
+        return ids.resource_key(self.repo_key, resource["kind"], resource["number"])
 
     @property
-    def _mention_stream(self) -> str:
+    def mention_stream(self) -> str:
+        """Stream of the text's mention key."""
         stream = mention(self.taken.fact)
         if stream is None:
             raise LookupError("this delivery's text has no id")
         return stream
 
-    def _version(self, stream: str) -> int:
+    def version(self, stream: str) -> int:
+        """The version at which a stream was read."""
         return self.state.versions.get(stream, 0)
 
-    def _draft(self, stream: str, event: Event) -> Draft:
-        return Draft(stream=stream, event=event, causation=self._cause)
+    def draft(self, stream: str, event: Event) -> Draft:
+        """An event that the delivery caused."""
+        return Draft(stream=stream, event=event, causation=self.cause)
 
-    def _edited(self) -> list[str]:
+    def edited(self) -> list[str]:
         """The task's stream, where its state decided: for edits and deletions of a handled text."""
         task = self.state.task
         return [ids.task_stream(task.task_id)] if task.received is not None else []
 
-    def _instruction(self, task_id: str, found: Mention) -> tuple[Content, dict[str, Any]]:
+    def instruction(self, task_id: str, found: Mention) -> tuple[Content, dict[str, Any]]:
         """The instruction as content, and its reference with that of the text it was taken from."""
         fact = self.taken.fact
         stored, reference = contents.content(
@@ -301,11 +309,11 @@ class Effects:
         return TaskReceived(
             task_id=task_id,
             delivery_key=fact.delivery_key,
-            repo_key=self._repo_key,
-            resource_key=self._resource_key,
-            session_key=self._resource_key,
+            repo_key=self.repo_key,
+            resource_key=self.resource_key,
+            session_key=self.resource_key,
             comment_id=part["id"] if part["kind"] == "comment" else None,
-            trigger={**part, "mention_key": self._mention_stream.removeprefix("mention:")},
+            trigger={**part, "mention_key": self.mention_stream.removeprefix("mention:")},
             author_id=fact.sender_id,
             instruction=instruction,
             resource=_resource(fact.resource),
@@ -316,11 +324,11 @@ class Effects:
         task_id = ids.task_id(self.taken.fact.delivery_key)
         key = comments.receipt_key(task_id, reason)
         return EffectIntended(
-            intent_id=ids.intent_id(self._delivery, 1, "receipt.create"),
+            intent_id=ids.intent_id(self.delivery, 1, "receipt.create"),
             operation="receipt.create",
             executor="receipts",
             task_id=task_id,
-            target=self._resource_key,
+            target=self.resource_key,
             key=key,
             attempt=0,
             body_hash=_hash(refusal_text(reason, rules=self.rules)),
@@ -333,20 +341,20 @@ class Effects:
         seen, known = self.taken.fact.repository, self.state.repository
         if not seen:
             return []
-        stream = ids.repo_stream(self._repo_key)
+        stream = ids.repo_stream(self.repo_key)
         named = {key: seen[key] for key in ("owner", "name", "clone_url", "default_branch")}
         if not self.state.claimed:
-            claimed = RepositoryKeyClaimed(repository_id=seen["id"], repo_key=self._repo_key)
+            claimed = RepositoryKeyClaimed(repository_id=seen["id"], repo_key=self.repo_key)
             registered = RepositoryRegistered(
-                repo_key=self._repo_key, repository_id=seen["id"], private=seen["private"], **named
+                repo_key=self.repo_key, repository_id=seen["id"], private=seen["private"], **named
             )
             id_stream = ids.repository_id_stream(seen["id"])
-            return [self._draft(id_stream, claimed), self._draft(stream, registered)]
+            return [self.draft(id_stream, claimed), self.draft(stream, registered)]
         if renames and any(getattr(known, key) != value for key, value in named.items()):
-            return [self._draft(stream, RepositoryRenamed(repo_key=self._repo_key, **named))]
+            return [self.draft(stream, RepositoryRenamed(repo_key=self.repo_key, **named))]
         return []
 
-    def _decision(
+    def decision(
         self,
         status: Status,
         reason: str | None,
@@ -358,8 +366,9 @@ class Effects:
         registers: bool = True,
         renames: bool = True,
     ) -> Decision:
+        """The fact, the decision about it, and ``drafts``; every stream that is written or named is a premise."""
         fact = self.taken.fact
-        session = self._resource_key if task_id and fact.resource else None
+        session = self.resource_key if task_id and fact.resource else None
         decided = DeliveryDecided(
             delivery_key=fact.delivery_key,
             status=status,
@@ -370,19 +379,19 @@ class Effects:
         )
         derived = tuple(drafts)
         repository = self._registration(renames=renames) if registers else []
-        names = {self._delivery, *premises, *(draft.stream for draft in (*repository, *derived))}
+        names = {self.delivery, *premises, *(draft.stream for draft in (*repository, *derived))}
         if fact.repository and registers:
-            names |= {ids.repository_id_stream(fact.repository["id"]), ids.repo_stream(self._repo_key)}
+            names |= {ids.repository_id_stream(fact.repository["id"]), ids.repo_stream(self.repo_key)}
             names |= {stream for stream in [mention(fact)] if stream is not None}
         return Decision(
             answer=answer(fact.delivery_id, decided),
             drafts=(
-                Draft(stream=self._delivery, event=fact),
-                self._draft(self._delivery, decided),
+                Draft(stream=self.delivery, event=fact),
+                self.draft(self.delivery, decided),
                 *repository,
                 *derived,
             ),
-            premises=tuple(Premise(name, self._version(name)) for name in sorted(names)),
+            premises=tuple(Premise(name, self.version(name)) for name in sorted(names)),
             contents=self.taken.contents,
             task_id=task_id,
         )
