@@ -4,31 +4,13 @@ Probes are handed in (``services.wiring`` fills them); each raises a ``Fault`` f
 a check says holds a secret.
 """
 
-import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable
-from typing import Any, Literal
+from typing import Literal
 
-from domain.faults import Fault
 from services.config import Settings, unknown_variables
-
-Status = Literal["ok", "warn", "fail"]
-LIMIT_S = 45.0
-"""No single check takes longer, in seconds."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Check:
-    """One finding: ``detail`` says what was found, ``cure`` what to do about it."""
-
-    name: str
-    status: Status
-    detail: str
-    cure: str | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        """The members ``name``, ``status``, ``detail``, ``cure``."""
-        return dataclasses.asdict(self)
+from services.doctor_check import Check, Status, guarded
+from services.doctor_setup import SetupProbes, cure_of, examine_setup
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,6 +53,7 @@ class Probes:
 
     ``database``: reaches it, checks the migrations, raises ``migration_…`` where they do not fit. ``codex``: the
     version of the configured app-server. ``gitea_mcp``: a handshake and a who-am-I call that must name the bot's id.
+    ``setup``: how the way to and from Gitea is looked at; without it these checks are not made.
     """
 
     database: Callable[[], Awaitable[DatabaseFound]]
@@ -80,6 +63,7 @@ class Probes:
     bot: Callable[[], Awaitable[BotFound]]
     git: Callable[[], Awaitable[str]]
     disk: Callable[[], Awaitable[DiskFound]]
+    setup: SetupProbes | None = None
 
 
 async def examine(settings: Settings, probes: Probes) -> list[Check]:
@@ -87,13 +71,14 @@ async def examine(settings: Settings, probes: Probes) -> list[Check]:
     bot = await _bot(settings, probes)
     return [
         *configuration(settings),
-        await _guarded("database", lambda: _database(probes), _DATABASE),
+        await guarded("database", lambda: _database(probes), _DATABASE),
         await _isolation(settings, probes),
-        await _guarded("git", lambda: _text("git", probes.git), "install git and put it on the path"),
-        await _guarded("codex", lambda: _text("codex", probes.codex), _CODEX),
+        await guarded("git", lambda: _text("git", probes.git), "install git and put it on the path"),
+        await guarded("codex", lambda: _text("codex", probes.codex), _CODEX),
         bot[0],
         await _gitea_mcp(settings, probes, bot[1]),
-        await _guarded("disk", lambda: _disk(settings, probes), "free some space"),
+        *(await examine_setup(settings, probes.setup) if probes.setup is not None else ()),
+        await guarded("disk", lambda: _disk(settings, probes), "free some space"),
     ]
 
 
@@ -125,18 +110,6 @@ _DATABASE = "run `turnkeeper migrate`, or correct DATABASE_URL"
 _CODEX = "install codex 0.130 or newer (npm install -g @openai/codex), or set TURNKEEPER_CODEX_COMMAND"
 _MCP = "install gitea-mcp (https://gitea.com/gitea/gitea-mcp), or set TURNKEEPER_GITEA_MCP_COMMAND"
 _TOKEN = "give the bot's own access token with the scopes write:issue, write:repository, read:user"  # noqa: S105 - a sentence
-
-
-async def _guarded(name: str, look: Callable[[], Awaitable[Check]], cure: str) -> Check:
-    try:
-        async with asyncio.timeout(LIMIT_S):
-            return await look()
-    except Fault as fault:
-        return Check(name=name, status="fail", detail=fault.message, cure=cure)
-    except TimeoutError:
-        return Check(name=name, status="fail", detail=f"no answer within {LIMIT_S:g} s", cure=cure)
-    except OSError as error:
-        return Check(name=name, status="fail", detail=error.strerror or type(error).__name__, cure=cure)
 
 
 async def _text(name: str, probe: Callable[[], Awaitable[str]]) -> Check:
@@ -172,7 +145,7 @@ async def _isolation(settings: Settings, probes: Probes) -> Check:
             return Check(name="isolation", status="ok", detail=f"bubblewrap {found.version} starts boxes")
         return Check(name="isolation", status="fail", detail=found.reason, cure=_BUBBLEWRAP)
 
-    return await _guarded("isolation", look, _BUBBLEWRAP)
+    return await guarded("isolation", look, _BUBBLEWRAP)
 
 
 _BUBBLEWRAP = "install bubblewrap and allow unprivileged user namespaces, or accept TURNKEEPER_ISOLATION=none"
@@ -198,11 +171,20 @@ async def _bot(settings: Settings, probes: Probes) -> tuple[Check, int | None]:
                 cure="correct TURNKEEPER_BOT_LOGIN and TURNKEEPER_BOT_ID, or the token",
             )
         version = f"Gitea {found.gitea_version}; " if found.gitea_version else ""
+        owned = [each for each in settings.repositories if each.lower().startswith(f"{found.login.lower()}/")]
+        if owned and not settings.shared_account:
+            return Check(
+                name="gitea",
+                status="warn",
+                detail=f"{version}the token is that of {found.login} (id {found.id}), who owns {owned[0]}:"
+                " what a bot's account says itself is ignored, so its mentions there do nothing",
+                cure="make a dedicated account for the bot, or set TURNKEEPER_SHARED_ACCOUNT",
+            )
         return Check(
             name="gitea", status="ok", detail=f"{version}the token is that of {found.login} (id {found.id})"
         )
 
-    check = await _guarded("gitea", look, _TOKEN)
+    check = await guarded("gitea", look, lambda fault: cure_of(fault, _TOKEN))
     return check, seen[0].id if seen else settings.bot_id
 
 
@@ -214,7 +196,7 @@ async def _gitea_mcp(settings: Settings, probes: Probes, bot_id: int | None) -> 
             detail="not tried: who the bot is, is not known",
             cure="mend the check `gitea` first",
         )
-    return await _guarded("gitea-mcp", lambda: _text("gitea-mcp", lambda: probes.gitea_mcp(bot_id)), _MCP)
+    return await guarded("gitea-mcp", lambda: _text("gitea-mcp", lambda: probes.gitea_mcp(bot_id)), _MCP)
 
 
 async def _disk(settings: Settings, probes: Probes) -> Check:

@@ -3,10 +3,8 @@
 import asyncio
 import contextlib
 import dataclasses
-import os
 import secrets
 import shlex
-import shutil
 import signal
 import sys
 import tempfile
@@ -40,13 +38,15 @@ from domain import prompts
 from domain.faults import Fault, NotFound
 from domain.policy import Listed, Rules
 from projections.views import VIEWS
+from services import doctor_looks
 from services.config import Settings
 from services.demo import play
-from services.doctor import BotFound, DatabaseFound, DiskFound, IsolationFound, Probes
+from services.doctor import DatabaseFound, IsolationFound, Probes
 from services.hooks import HookHands
 from services.host import Host
 from services.projector import Projector
 from services.recovery import Hands
+from services.runner_id import runner_id
 from services.service import Outside, Service
 from services.story import Line, Summary
 from services.telemetry import Metrics
@@ -79,20 +79,6 @@ async def database(settings: Settings) -> AsyncIterator[str]:
         yield server.url
     finally:
         server.close()
-
-
-def runner_id(state_dir: Path) -> str:
-    """This host's lasting name as a runner: threads and workspaces stay with it. Made at first use."""
-    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    file = state_dir / "runner-id"
-    with contextlib.suppress(FileExistsError):
-        made = state_dir / f".runner-id-{secrets.token_hex(4)}"
-        made.write_text(f"runner-{secrets.token_hex(6)}\n", encoding="utf-8")
-        try:
-            os.link(made, file)
-        finally:
-            made.unlink()
-    return file.read_text(encoding="utf-8").strip()
 
 
 def rules_of(settings: Settings, *, bot_id: int, bot_login: str) -> Rules:
@@ -148,16 +134,24 @@ async def checked_boxes(settings: Settings) -> Boxes:
     return boxes
 
 
+async def log_and_views(
+    settings: Settings, url: str, stack: contextlib.AsyncExitStack
+) -> tuple[PostgresLog, PostgresViews]:
+    """The log and its read models, which ``stack`` closes."""
+    event_log = await PostgresLog.open(url, schema=settings.database_schema)
+    stack.push_async_callback(event_log.close)
+    views = PostgresViews(event_log.session)
+    stack.push_async_callback(views.close)
+    return event_log, views
+
+
 @contextlib.asynccontextmanager
 async def outside(settings: Settings) -> AsyncIterator[Outside]:
     """Everything that a service is built upon, opened in order and closed in reverse."""
     async with contextlib.AsyncExitStack() as stack:
         url = await stack.enter_async_context(database(settings))
         await asyncio.to_thread(migrations.check, url, settings.database_schema)
-        event_log = await PostgresLog.open(url, schema=settings.database_schema)
-        stack.push_async_callback(event_log.close)
-        views = PostgresViews(event_log.session)
-        stack.push_async_callback(views.close)
+        event_log, views = await log_and_views(settings, url, stack)
         token = settings.gitea_token.get_secret_value() if settings.gitea_token else ""
         gitea_url = settings.gitea_url or ""
         rest = await stack.enter_async_context(GiteaRest(gitea_url, token, timeout=settings.gitea_timeout))
@@ -363,30 +357,26 @@ async def doctor_probes(settings: Settings) -> AsyncIterator[Probes]:
                 environment=environment,
             ) as child:
                 await child.probe(bot_id, timeout=settings.mcp_handshake)
-                return f"{command[0]}: {len(await child.tools())} tools, answers as the bot"
+                tools, verb = len(await child.tools()), child.dialect.create_comment
+                comments = f"comments by {verb.label}" if verb else "no tool to comment"
+                return f"{command[0]}: {tools} tools, {comments}, answers as the bot"
 
-        async def look_at_bot() -> BotFound:
-            if settings.gitea_url is None or settings.gitea_token is None:
-                raise Fault("Gitea's address and the bot's token come first", code="configuration_invalid")
-            me = await rest.me()
-            return BotFound(id=me.id, login=me.login, gitea_version=await rest.version())
-
-        async def look_at_git() -> str:
-            done = await asyncio.create_subprocess_exec("git", "--version", stdout=asyncio.subprocess.PIPE)
-            return (await done.communicate())[0].decode(errors="replace").strip()
-
-        async def look_at_disk() -> DiskFound:
-            settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-            return DiskFound(free=shutil.disk_usage(settings.state_dir).free)
+        @contextlib.asynccontextmanager
+        async def open_log() -> AsyncIterator[tuple[PostgresLog, PostgresViews]]:
+            async with contextlib.AsyncExitStack() as stack:
+                yield await log_and_views(
+                    settings, await stack.enter_async_context(database(settings)), stack
+                )
 
         yield Probes(
             database=look_at_database,
             isolation=look_at_isolation,
             codex=look_at_codex,
             gitea_mcp=look_at_gitea_mcp,
-            bot=look_at_bot,
-            git=look_at_git,
-            disk=look_at_disk,
+            bot=lambda: doctor_looks.bot(settings, rest),
+            git=doctor_looks.git,
+            disk=lambda: doctor_looks.disk(settings),
+            setup=doctor_looks.setup_probes(settings, rest, open_log),
         )
 
 
