@@ -9,7 +9,7 @@ from domain.events import Event, derived, fact
 Status = Literal["active", "waiting_user", "closed"]
 
 LOOKED_AT = 16
-"""How many of a session's latest tasks are looked at when a mention arrives."""
+"""How many of a session's latest tasks are looked at when a word is said."""
 
 
 @derived
@@ -85,17 +85,22 @@ class ThreadReplaced(Event):
 class Session:
     """The fold of one session stream.
 
-    ``admitted``: author id and time of each mention that was taken, oldest first; ``task_ids``: its latest tasks, as
-    many as are looked through for one that waits (``LOOKED_AT``), oldest first.
+    ``admitted``: author id and time of each mention that was taken, oldest first; ``task_ids``: its latest tasks
+    (``LOOKED_AT`` of them), ``waiting``: those that wait for an answer, in the order in which they asked.
     """
 
     opened: SessionOpened | None = None
     thread_id: str | None = None
     thread_runner: str | None = None
     last_task_id: str | None = None
-    waiting_task: str | None = None
     admitted: tuple[tuple[int, str], ...] = ()
     task_ids: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
+
+    @property
+    def waiting_task(self) -> str | None:
+        """The task that the next admitted comment answers: of those that wait, the one that asked last."""
+        return self.waiting[-1] if self.waiting else None
 
 
 def evolve(session: Session, event: Event) -> Session:
@@ -115,15 +120,19 @@ def evolve(session: Session, event: Event) -> Session:
                 session, admitted=(*session.admitted, (event.author_id, event.at))[-100:]
             )
         case SessionWaiting():
-            return dataclasses.replace(session, waiting_task=event.task_id)
+            return dataclasses.replace(session, waiting=(*_without(session, event.task_id), event.task_id))
         case SessionContinued():
-            return dataclasses.replace(session, waiting_task=None)
+            return dataclasses.replace(session, waiting=_without(session, event.task_id))
         case ThreadBound():
             return dataclasses.replace(session, thread_id=event.thread_id, thread_runner=event.runner_id)
         case ThreadReplaced():
             return dataclasses.replace(session, thread_id=None)
         case _:
             return session
+
+
+def _without(session: Session, task_id: str) -> tuple[str, ...]:
+    return tuple(waiting for waiting in session.waiting if waiting != task_id)
 
 
 def fold(events: Iterable[Event]) -> Session:

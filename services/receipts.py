@@ -13,10 +13,12 @@ import structlog
 
 from domain import comments as lines
 from domain import deliveries, ids, markers, repositories, tasks
+from domain.commands import CommandGiven
 from domain.effects import EffectConcluded, EffectIntended
 from domain.failures import AWAY
 from domain.faults import Fault, Unavailable
 from domain.policy import Rules
+from domain.processes import words
 from domain.processes.intake_effects import refusal_text
 from domain.runs import Comment
 from services.gitea_watch import GiteaWatch
@@ -182,6 +184,7 @@ class Receipts:
                 text=await self._words(intent, task, status),
                 on_task=True,
             )
+        given = next((event for event in events if isinstance(event, CommandGiven)), None)
         received = deliveries.fold(events).received
         if received is None or received.resource is None:
             return None
@@ -193,9 +196,16 @@ class Receipts:
             number=int(received.resource["number"]),
             repository_id=received.repository["id"],
             status=status,
-            text=refusal_text(status, rules=self._rules()),
+            text=self._said(status, given),
             on_task=False,
         )
+
+    def _said(self, status: str, given: CommandGiven | None) -> str:
+        """What a delivery gets that made no task: the answer to a word, or why it was refused."""
+        if given is None or given.word != status:
+            return refusal_text(status, rules=self._rules())
+        own = self._settings.templates.get(status)
+        return own or words.answer_text(status, details=given.details, locale=self._settings.locale)
 
     async def _posted(self, letter: _Letter, *, left_open: bool) -> "_Result":
         if left_open:

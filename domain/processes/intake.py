@@ -5,25 +5,26 @@ the append, and the rules. The order is that of gitea-workflow, Intake, "The ans
 
     foreign_instance · repository_not_allowed · own_event · bot_not_allowed · not_a_trigger · no_mention ·
     repository_disabled · comment_already_handled · (deferred) · not_permitted · (command_not_available) ·
-    answered · rate_limited · admitted
+    rate_limited · command · answered · admitted
 
 Where ``not_a_trigger`` would hold, an edit or a deletion may instead do something to a queued task:
-``trigger_deleted`` or ``instruction_amended``.
+``trigger_deleted``, ``instruction_amended``, or ``command`` where the edit made the text the word stop.
 """
 
 import dataclasses
 from datetime import datetime, timedelta
-from typing import Literal
 
 from domain import policy
+from domain.commands import Word
 from domain.deliveries import DeliveryReceived
 from domain.markers import parse_markers
 from domain.mentions import Mention, find_mention
 from domain.policy import Rules, Trigger
-from domain.processes import intake_effects
-from domain.processes.intake_effects import Decision
+from domain.processes import intake_effects, intake_words, words
+from domain.processes.intake_effects import Decision, Refusal
 from domain.processes.intake_facts import Taken, Texts, rights
 from domain.processes.intake_state import State
+from domain.tasks import Task
 from domain.webhooks import PartKind
 
 _CREATED: frozenset[str] = frozenset(("comment_created", "issue_opened", "pull_opened", "review_submitted"))
@@ -40,9 +41,9 @@ class Ignored:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Denied:
-    """The author may not, or not so often: one short receipt per author and hour."""
+    """The author may not, or not so often, or nobody knows: one short receipt per author and hour."""
 
-    reason: Literal["not_permitted", "rate_limited"]
+    reason: Refusal
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,7 +87,18 @@ class Admitted:
     mention: Mention
 
 
-Verdict = Ignored | Denied | Disabled | Handled | Deferred | Withdrawn | Amended | Answered | Admitted
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Commanded:
+    """A word. ``own``: about the author's own tasks only; ``amends``: an edit made a queued task's text this word."""
+
+    word: Word
+    own: bool = False
+    amends: Task | None = None
+
+
+Verdict = (
+    Ignored | Denied | Disabled | Handled | Deferred | Withdrawn | Amended | Commanded | Answered | Admitted
+)
 
 
 def decide(taken: Taken, state: State, rules: Rules, *, salt: bytes) -> Decision:
@@ -113,6 +125,8 @@ def decide(taken: Taken, state: State, rules: Rules, *, salt: bytes) -> Decision
             return effects.amended(verdict.mention)
         case Answered():
             return effects.answered(verdict.mention)
+        case Commanded():
+            return intake_words.commanded(effects, verdict.word, own=verdict.own, amends=verdict.amends)
         case Admitted():
             return effects.admitted(verdict.mention)
 
@@ -183,8 +197,10 @@ def _amendment(fact: DeliveryReceived, texts: Texts, found: Mention, state: Stat
         return Disabled()
     if may == "denied":
         return Denied(reason="not_permitted")
+    if found.command == "stop":
+        return Commanded(word="stop", amends=state.task)
     if found.command is not None:
-        return Ignored(reason="command_not_available")
+        return Ignored(reason="not_a_trigger")
     return Amended(mention=found)
 
 
@@ -193,26 +209,40 @@ def _admission(fact: DeliveryReceived, found: Mention, state: State, rules: Rule
         return Disabled()
     if state.consumed is not None:
         return Handled()
-    if fact.permissions is None:
+    if fact.permissions is None and fact.route != "worker":
         return Deferred()
-    if _may(fact, rules) != "granted":
+    word, may = found.command, _may(fact, rules)
+    own = word in words.BY_AUTHORS and may != "granted" and _authored(fact, word, state)
+    if may == "unknown" and not own:
+        return Denied(reason="permission_unknown")
+    if may != "granted" and not own:
         return Denied(reason="not_permitted")
-    if found.command is not None:
-        return Ignored(reason="command_not_available")
+    if word != "stop" and _too_many(state, rules, _at(fact)):
+        return Denied(reason="rate_limited")
+    if word is not None:
+        return Commanded(word=word, own=own)
     if state.waiting.state == "waiting_user":
         return Answered(mention=found)
-    if _too_many(state, rules, _at(fact)):
-        return Denied(reason="rate_limited")
     return Admitted(mention=found)
 
 
 def _may(fact: DeliveryReceived, rules: Rules) -> policy.Right:
-    """The right of the sender, stated by the delivery itself; unknown under every policy where it states none."""
+    """The right of the sender, stated by the delivery itself, or found by the worker of deferred admissions.
+
+    Unknown under every policy where the delivery states none, and where nobody knows who wrote the text.
+    """
     stated = rights(fact)
-    if stated is None:
+    if fact.facts.get("unexplained") or (stated is None and fact.route != "worker"):
         return "unknown"
     listed = "allowed" in fact.facts["lists"]
     return policy.may_trigger(rules.trigger_policy, stated, user_id=fact.sender_id, listed=listed)
+
+
+def _authored(fact: DeliveryReceived, word: Word | None, state: State) -> bool:
+    """Whether a word is about a task that its own sender asked for."""
+    if word is None or fact.facts.get("unexplained"):
+        return False
+    return bool(words.mentioned(word, state.around, fact.sender_id))
 
 
 def _mention(text: str | None, rules: Rules) -> Mention | None:
@@ -225,7 +255,7 @@ def _unchanged(fact: DeliveryReceived, texts: Texts) -> bool:
 
 def _enabled(fact: DeliveryReceived, rules: Rules) -> bool:
     kind: PartKind | None = fact.part["kind"] if fact.part else None
-    wanted: Trigger | None = kind
+    wanted: Trigger | None = "review" if fact.facts.get("inline") else kind
     return wanted in rules.triggers
 
 

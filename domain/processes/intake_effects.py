@@ -16,20 +16,28 @@ from domain.processes import endings, execution
 from domain.processes.intake_facts import Taken
 from domain.processes.intake_state import Answer, State, answer, denial, mention
 from domain.repositories import RepositoryKeyClaimed, RepositoryRegistered, RepositoryRenamed
-from domain.sessions import SessionContinued, SessionOpened, SessionTaskAdmitted
+from domain.sessions import SessionContinued, SessionMentionTaken, SessionOpened, SessionTaskAdmitted
 from domain.tasks import InstructionAmended, TaskAnswered, TaskCancelled, TaskReceived
+from domain.transitions import TERMINAL
 
 REFUSAL_TEXTS: dict[str, dict[str, str]] = {
     "en": {
         "not_permitted": "giteabot: you may not give me tasks in this repository",
         "rate_limited": "giteabot: too many tasks here just now; mention me again in a comment later",
+        "permission_unknown": (
+            "giteabot: I could not find out whether you may give me tasks here; mention me again in a new comment"
+        ),
     },
     "zh": {
         "not_permitted": "giteabot: 你没有在此仓库派发任务的权限",
         "rate_limited": "giteabot: 此处的任务过多，请稍后在评论中再次提及我",
+        "permission_unknown": "giteabot: 无法确认你是否有权在此派发任务，请在新评论中再次提及我",
     },
 }
 """Short receipts for denied mentions, by locale and reason (gitea-workflow, Who may)."""
+
+Refusal = Literal["not_permitted", "rate_limited", "permission_unknown"]
+"""Why a mention is refused with a short receipt."""
 
 _FOREIGN = frozenset(("foreign_instance", "repository_not_allowed"))
 
@@ -81,7 +89,7 @@ class Effects:
         """202 without a task: a worker decides later."""
         return self.decision("deferred", "deferred", http_status=202)
 
-    def denied(self, reason: Literal["not_permitted", "rate_limited"], *, receipt: bool) -> Decision:
+    def denied(self, reason: Refusal, *, receipt: bool) -> Decision:
         """200, and at most one short receipt. Its intent stands on the delivery's own stream.
 
         It has no task; its ``task_id`` is the one that the delivery would have become, so that it can be marked.
@@ -96,8 +104,9 @@ class Effects:
                 reason=reason,
                 at=self.at,
             )
-            drafts = [self.draft(stream, granted), self.draft(self.delivery, self._refusal(reason))]
-        premises = [stream, *self.edited()]
+            text = refusal_text(reason, rules=self.rules)
+            drafts = [self.draft(stream, granted), self.draft(self.delivery, self.letter(reason, text))]
+        premises = [stream, *self.edited(), *self.around()]
         if reason == "rate_limited":
             premises.append(ids.session_stream(self.resource_key))
         return self.decision("ignored", reason, drafts=drafts, premises=premises)
@@ -114,15 +123,11 @@ class Effects:
         followed = execution.follow(
             task, self.version(ids.task_stream(task.task_id)), [cancelled], endings.Rules()
         )
-        drafts = [
-            draft if draft.causation else dataclasses.replace(draft, causation=self.cause)
-            for draft in followed.drafts
-        ]
         decision = self.decision(
             "accepted",
             "trigger_deleted",
             task_id=task.task_id,
-            drafts=drafts,
+            drafts=self.followed(followed),
             premises=self.edited(),
         )
         return dataclasses.replace(decision, queue=followed.queue)
@@ -157,10 +162,9 @@ class Effects:
         task = tasks.evolve(tasks.Task(), received)
         queued = tasks.transition(task, "queued", trigger="admitted")
         task = tasks.evolve(task, queued)
-        receipt = execution.receipt_intent(task, "queued", 2, locale=self.rules.locale, code=None)
-        own = self.rules.receipt_templates.get("queued")
-        if own is not None:
-            receipt = dataclasses.replace(receipt, body_hash=_hash(own.replace("{code}", "-")))
+        receipt = self.receipt(
+            execution.receipt_intent(task, "queued", 2, locale=self.rules.locale, code=None)
+        )
         session: list[Event] = []
         if self.state.session.opened is None:
             session.append(
@@ -174,12 +178,6 @@ class Effects:
         session.append(
             SessionTaskAdmitted(session_key=key, task_id=task_id, author_id=fact.sender_id, at=self.at)
         )
-        mention_key = self.mention_stream
-        consumed = MentionConsumed(
-            mention_key=mention_key.removeprefix("mention:"),
-            delivery_key=fact.delivery_key,
-            task_id=task_id,
-        )
         decision = self.decision(
             "accepted",
             None,
@@ -188,7 +186,7 @@ class Effects:
             drafts=[
                 *(self.draft(session_stream, event) for event in session),
                 *(self.draft(task_stream, event) for event in (received, queued, receipt)),
-                self.draft(mention_key, consumed),
+                self.consumed(task_id),
             ],
             premises=[session_stream, task_stream],
         )
@@ -212,12 +210,14 @@ class Effects:
         )
         queued = tasks.transition(tasks.evolve(task, given), "queued", trigger="answered")
         session_stream, task_stream = ids.session_stream(self.resource_key), ids.task_stream(task.task_id)
-        consumed = MentionConsumed(
-            mention_key=self.mention_stream.removeprefix("mention:"),
-            delivery_key=fact.delivery_key,
+        continued = SessionContinued(session_key=self.resource_key, task_id=task.task_id)
+        taken = SessionMentionTaken(
+            session_key=self.resource_key,
+            kind="answer",
+            author_id=fact.sender_id,
+            at=self.at,
             task_id=task.task_id,
         )
-        continued = SessionContinued(session_key=self.resource_key, task_id=task.task_id)
         decision = self.decision(
             "accepted",
             None,
@@ -225,9 +225,10 @@ class Effects:
             task_id=task.task_id,
             drafts=[
                 self.draft(session_stream, continued),
+                self.draft(session_stream, taken),
                 self.draft(task_stream, given),
                 self.draft(task_stream, queued),
-                self.draft(self.mention_stream, consumed),
+                self.consumed(task.task_id),
             ],
             premises=[session_stream, task_stream],
         )
@@ -236,6 +237,31 @@ class Effects:
             queue=tuple(execution.queue_changes(queued)),
             contents=(*decision.contents, stored),
         )
+
+    def consumed(self, task_id: str | None) -> Draft:
+        """The mention was admitted, once for ever."""
+        consumed = MentionConsumed(
+            mention_key=self.mention_stream.removeprefix("mention:"),
+            delivery_key=self.taken.fact.delivery_key,
+            task_id=task_id,
+        )
+        return self.draft(self.mention_stream, consumed)
+
+    def receipt(self, intent: EffectIntended) -> EffectIntended:
+        """The intent of a task's first receipt, under the operator's own template where there is one."""
+        own = self.rules.receipt_templates.get("queued")
+        return (
+            intent
+            if own is None
+            else dataclasses.replace(intent, body_hash=_hash(own.replace("{code}", "-")))
+        )
+
+    def followed(self, followed: execution.Followed) -> list[Draft]:
+        """What follows from facts about a task, caused by this delivery where nothing nearer caused it."""
+        return [
+            draft if draft.causation else dataclasses.replace(draft, causation=self.cause)
+            for draft in followed.drafts
+        ]
 
     @property
     def actor(self) -> str:
@@ -291,6 +317,12 @@ class Effects:
         task = self.state.task
         return [ids.task_stream(task.task_id)] if task.received is not None else []
 
+    def around(self) -> list[str]:
+        """The streams of the session's tasks that decide: those that have not ended, and the latest one."""
+        known = [task for task in self.state.around if task.received is not None]
+        still = [task for task in known if task.state not in TERMINAL]
+        return [ids.task_stream(task.task_id) for task in (*still, *known[-1:])]
+
     def instruction(self, task_id: str, found: Mention) -> tuple[Content, dict[str, Any]]:
         """The instruction as content, and its reference with that of the text it was taken from."""
         fact = self.taken.fact
@@ -320,9 +352,10 @@ class Effects:
             refs=fact.refs,
         )
 
-    def _refusal(self, reason: str) -> EffectIntended:
+    def letter(self, status: str, text: str) -> EffectIntended:
+        """The intent of a short comment that belongs to no task. Its id is the one that would have been a task's."""
         task_id = ids.task_id(self.taken.fact.delivery_key)
-        key = comments.receipt_key(task_id, reason)
+        key = comments.receipt_key(task_id, status)
         return EffectIntended(
             intent_id=ids.intent_id(self.delivery, 1, "receipt.create"),
             operation="receipt.create",
@@ -331,7 +364,7 @@ class Effects:
             target=self.resource_key,
             key=key,
             attempt=0,
-            body_hash=_hash(refusal_text(reason, rules=self.rules)),
+            body_hash=_hash(text),
             comment_key=key,
             comment_kind="status",
         )

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from domain import contents, ids, policy
 from domain.deliveries import DeliveryReceived
 from domain.log import Content
-from domain.mentions import LIMIT
+from domain.mentions import LIMIT, find_mention
 from domain.policy import Rules
 from domain.texts import bounded
 from domain.webhooks import CommentPart, Delivery, Permissions, Resource
@@ -55,14 +55,17 @@ def kept(text: str) -> tuple[str, bool]:
     return bounded(whole, LIMIT)
 
 
-def take(delivery: Delivery, rules: Rules, route: Route, *, salts: tuple[bytes, bytes]) -> Taken:
-    """The fact of a delivery. ``salts`` are fresh random bytes for its two texts.
+def take(
+    delivery: Delivery, rules: Rules, route: Route, *, salts: tuple[bytes, bytes], key: str | None = None
+) -> Taken:
+    """The fact of a delivery. ``salts`` are fresh random bytes for its two texts; ``key``: not the delivery's own.
 
     ``permissions`` are recorded only where they are the sender's. ``facts`` holds ``lists`` (see
-    ``domain.policy.matches``), ``truncated``, the ``before`` reference, the whole texts' lengths in characters
+    ``domain.policy.matches``), ``word`` (the word alone that
+    the text says to the bot), ``truncated``, the ``before`` reference, the whole texts' lengths in characters
     (``whole``, ``before_whole``), and with ``stamped`` the time, ``at``.
     """
-    key = ids.delivery_key(delivery.delivery_id)
+    key = key or ids.delivery_key(delivery.delivery_id)
     facts: dict[str, Any] = {"lists": sorted(policy.matches(rules, delivery.sender))}
     stored: list[Content] = []
     part = delivery.part
@@ -73,6 +76,9 @@ def take(delivery: Delivery, rules: Rules, route: Route, *, salts: tuple[bytes, 
         content, text = contents.content(text_id(key), now, salts[0])
         stored.append(content)
         facts |= {"whole": len(part.body), "truncated": cut}
+        found = find_mention(now, rules.bot_login)
+        if found is not None and found.command is not None:
+            facts["word"] = found.command
     if delivery.changed_from is not None:
         before, _ = kept(delivery.changed_from)
         content, reference = contents.content(before_id(key), before, salts[1])

@@ -7,11 +7,12 @@ from typing import Any
 from domain import deliveries, ids, repositories, sessions, tasks
 from domain.deliveries import DeliveryDecided, DeliveryReceived, DenialReceiptGranted, MentionConsumed
 from domain.log import Recorded
+from domain.processes import steering
 from domain.repositories import RepositoryKeyClaimed
 
 Rows = Mapping[str, Sequence[Recorded]]
 
-_STATES = {"trigger_deleted": "cancelled", "instruction_amended": "queued"}
+_STATES = {"trigger_deleted": "cancelled", "instruction_amended": "queued", "command": None}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,7 +76,8 @@ class State:
 
     ``versions``: every stream that was read, at its version. ``repo_key`` is the repository's key, ``claimed``
     whether it had it before. ``waiting``: the session's task that waits for an answer. ``present``: the text that a
-    consumed mention's task has now.
+    consumed mention's task has now. ``around``: where a word was said, the latest tasks there, oldest first;
+    ``asked``: the instruction of the last of them.
     """
 
     versions: Mapping[str, int]
@@ -88,6 +90,8 @@ class State:
     waiting: tasks.Task = dataclasses.field(default_factory=tasks.Task)
     denied_at: str | None = None
     present: str | None = None
+    around: tuple[tasks.Task, ...] = ()
+    asked: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def mention(fact: DeliveryReceived) -> str | None:
@@ -116,14 +120,16 @@ def streams(fact: DeliveryReceived, rows: Rows) -> set[str]:
     session = _session(fact, rows)
     if session is not None:
         wanted.add(session)
-        waiting = sessions.fold(row.event for row in rows.get(session, ())).waiting_task
-        if waiting is not None:
-            wanted.add(ids.task_stream(waiting))
+        folded = sessions.fold(row.event for row in rows.get(session, ()))
+        if fact.facts.get("word"):
+            wanted.update(map(ids.task_stream, folded.task_ids))
+        if folded.waiting_task is not None:
+            wanted.add(ids.task_stream(folded.waiting_task))
     key = mention(fact)
     if key is not None:
         wanted.add(key)
         consumed = _consumed(rows.get(key, ()))
-        if consumed is not None and fact.shape.endswith(("_edited", "_deleted")):
+        if consumed is not None and consumed.task_id and fact.shape.endswith(("_edited", "_deleted")):
             wanted.add(ids.task_stream(consumed.task_id))
     return wanted
 
@@ -150,9 +156,14 @@ def fold(fact: DeliveryReceived, rows: Rows) -> State:
         return State(versions=versions)
     key = repo_key(fact, rows)
     consumed = _consumed(rows.get(mention(fact) or "", ()))
-    task = rows.get(ids.task_stream(consumed.task_id), ()) if consumed else ()
+    task = rows.get(ids.task_stream(consumed.task_id), ()) if consumed and consumed.task_id else ()
     denials = rows.get(denial(fact), ())
     session = sessions.fold(row.event for row in rows.get(_session(fact, rows) or "", ()))
+    around = [
+        rows[stream]
+        for stream in map(ids.task_stream, session.task_ids)
+        if fact.facts.get("word") and rows.get(stream)
+    ]
     waiting = rows.get(ids.task_stream(session.waiting_task), ()) if session.waiting_task else ()
     return State(
         versions=versions,
@@ -166,6 +177,8 @@ def fold(fact: DeliveryReceived, rows: Rows) -> State:
         denied_at=next(
             (row.event.at for row in reversed(denials) if isinstance(row.event, DenialReceiptGranted)), None
         ),
+        around=tuple(tasks.fold(row.event for row in each) for each in around),
+        asked=steering.asked(row.event for row in around[-1]) if around else {},
     )
 
 

@@ -78,20 +78,18 @@ HOLDS: list[tuple[str, Change]] = [
     ),
     ("comment_already_handled", lambda w: (w[0], dataclasses.replace(w[1], consumed=CONSUMED), w[2])),
     ("not_permitted", lambda w: (dataclasses.replace(w[0], permissions=READER), *w[1:])),
-    (
-        "command_not_available",
-        lambda w: (dataclasses.replace(w[0], part=comment("@ccweb-bot help")), *w[1:]),
-    ),
     ("rate_limited", lambda w: (w[0], dataclasses.replace(w[1], session=full()), w[2])),
+    ("command", lambda w: (dataclasses.replace(w[0], part=comment("@ccweb-bot help")), *w[1:])),
 ]
 
 
 @pytest.mark.parametrize("index", range(len(HOLDS)), ids=[reason for reason, _ in HOLDS])
 def test_each_reason_alone(index: int) -> None:
-    """A delivery with one thing against it is ignored for that reason."""
+    """A delivery with one thing against it is ignored for that reason; a word is accepted as one."""
     reason, change = HOLDS[index]
     answer = decided(*change((delivery(), state(), RULES))).answer
-    assert (answer.http_status, answer.status, answer.reason) == (200, "ignored", reason)
+    status = "accepted" if reason == "command" else "ignored"
+    assert (answer.http_status, answer.status, answer.reason) == (200, status, reason)
 
 
 @pytest.mark.parametrize("index", range(len(HOLDS)), ids=[reason for reason, _ in HOLDS])
@@ -358,7 +356,7 @@ def test_refusals_speak_every_locale() -> None:
     """Each reason for a short receipt has a text in each language of the receipts."""
     assert REFUSAL_TEXTS.keys() == comments.RECEIPT_TEXTS.keys()
     assert {frozenset(texts) for texts in REFUSAL_TEXTS.values()} == {
-        frozenset(("not_permitted", "rate_limited"))
+        frozenset(("not_permitted", "rate_limited", "permission_unknown"))
     }
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from adapters.memory import MemoryLog
 from domain import ids, tasks
+from domain.commands import CommandGiven
 from domain.deliveries import DeliveryDecided, DeliveryReceived, MentionConsumed
 from domain.log import Recorded
 from domain.policy import Rules
@@ -22,7 +23,16 @@ from domain.webhooks import Delivery, Person
 from services.intake import Intake
 from tests.unit.intake_world import ALICE, BOT, READER, REPOSITORY, RULES, WRITER, comment, delivery
 
-BODIES = ["@ccweb-bot one", "@ccweb-bot two", "@ccweb-bot help", "nothing", "> @ccweb-bot quoted"]
+BODIES = [
+    "@ccweb-bot one",
+    "@ccweb-bot two",
+    "@ccweb-bot help",
+    "@ccweb-bot stop",
+    "@ccweb-bot retry",
+    "@ccweb-bot status",
+    "nothing",
+    "> @ccweb-bot quoted",
+]
 RENAMED = dataclasses.replace(REPOSITORY, name="gadget", clone_url="https://git.example.com/acme/gadget.git")
 NEWCOMER = dataclasses.replace(REPOSITORY, id=8)
 
@@ -73,11 +83,15 @@ def check_log(log: MemoryLog) -> None:
     """What must hold of every log that intake wrote."""
     rows = everything(log)
     received = [row.event for row in rows if isinstance(row.event, TaskReceived)]
-    mentions = [event.trigger["mention_key"] for event in received]
+    mentions = [event.trigger["mention_key"] for event in received if event.retry_of is None]
     assert len(mentions) == len(set(mentions)), "two tasks of one mention"
     assert sorted(mentions) == sorted(
-        row.event.mention_key for row in rows if isinstance(row.event, MentionConsumed)
+        row.event.mention_key for row in rows if isinstance(row.event, MentionConsumed) and row.event.task_id
     )
+    consumed = [row.event.mention_key for row in rows if isinstance(row.event, MentionConsumed)]
+    assert len(consumed) == len(set(consumed)), "a mention was handled twice"
+    words = [row.event.delivery_key for row in rows if isinstance(row.event, CommandGiven)]
+    assert len(words) == len(set(words)), "a word was answered twice"
     for event in received:
         stream = [row.event for row in rows if row.stream == ids.task_stream(event.task_id)]
         versions = [moved.state_version for moved in stream if isinstance(moved, TaskTransitioned)]
