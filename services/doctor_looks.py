@@ -80,6 +80,7 @@ def setup_probes(settings: Settings, rest: GiteaEyes, open_log: OpenLog) -> Setu
 
     async def history() -> History:
         async with open_log() as (_, views):
+            await views.prepare({})  # before its first start the service has made no tables for them
             return await _history(views)
 
     async def repository(owner: str, name: str) -> RepositoryFound:

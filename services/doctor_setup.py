@@ -179,7 +179,8 @@ async def _repository(settings: Settings, probes: SetupProbes, owner: str, name:
 
 def _deliveries(settings: Settings, history: History) -> Check:
     silent = _silent(settings, history)
-    refused = f"{history.refused} requests without a right signature (the last {history.refused_at})"
+    requests = "1 request" if history.refused == 1 else f"{history.refused} requests"
+    refused = f"{requests} without a right signature (the last {history.refused_at})"
     amend = "give Gitea's hook the secret that `turnkeeper hooks install` shows, or TURNKEEPER_WEBHOOK_SECRET"
     if history.refused and (history.last_at is None or (history.refused_at or "") > history.last_at):
         since = (
