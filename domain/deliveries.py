@@ -106,6 +106,35 @@ class DenialReceiptGranted(Event):
     at: str
 
 
+@fact
+class PermissionObserved(Event):
+    """Somebody's right on code, found where no signed payload stated it. Stream ``permission:<repository>:<user>``.
+
+    ``source``: ``endpoint`` (Gitea said yes; a no is not believed), ``signed`` (that user's newest signed comment event
+    in that repository, which stands at ``position``), ``none`` (nobody knows). ``permissions`` None: unknown.
+    """
+
+    repository_id: int
+    user_id: int
+    source: Literal["endpoint", "signed", "none"]
+    permissions: dict[str, bool] | None
+    position: int | None
+    at: str
+
+
+@fact
+class CommentsReconciled(Event):
+    """The comments of a repository were looked through up to ``until`` (Gitea's time). Stream ``reconcile:<repoKey>``.
+
+    ``listed``: how many were updated since the last time, ``taken``: how many missed mentions were taken in.
+    """
+
+    repo_key: str
+    until: str
+    listed: int
+    taken: int
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Delivery:
     """The fold of one delivery stream."""

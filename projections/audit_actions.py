@@ -109,6 +109,8 @@ ACTIONS: dict[str, Naming] = {
     "SignaturesRefused": "webhook.reject",
     "MentionConsumed": "comment.dedupe",
     "DenialReceiptGranted": "receipt.send",
+    "PermissionObserved": "permission.read",
+    "CommentsReconciled": "intent.reconcile",
     # repositories and workspaces
     "RepositoryKeyClaimed": "repo.claim_key",
     "RepositoryRegistered": "repo.register",

@@ -203,6 +203,9 @@ class Settings(BaseSettings):
         default=86400, description="how long Gitea may be away before a task fails"
     )
     gitea_away_pause: Seconds = Field(default=30, description="between two looks at a Gitea that is away")
+    reconcile_interval: Seconds = Field(
+        default=300, description="between two looks for comments whose delivery was missed"
+    )
     denial_receipt_interval: Seconds = Field(
         default=3600, description="between receipts to one denied author"
     )

@@ -104,24 +104,51 @@ class Intake:
         raise _busy()
 
     async def _received(self, delivery: Delivery, route: Route) -> Answer:
-        salts = (self._new_salt(), self._new_salt(), self._new_salt())
         rules = self._rules()
-        unstamped = take(delivery, rules, route, salts=salts[:2])
-        key = unstamped.fact.delivery_key
+        unstamped = take(delivery, rules, route, salts=(self._new_salt(), self._new_salt()))
+        answer, repeated = await self._decided(unstamped, rules)
+        if repeated:
+            return await self._again(answer, unstamped.fact.delivery_key)
+        sender = delivery.sender
+        if sender is not None and policy.taken_over(rules, sender):
+            log.warning(
+                "a login of the allow-list has another id now", deliveryKey=unstamped.fact.delivery_key
+            )
+        return answer
+
+    async def resume(self, unstamped: Taken) -> Answer:
+        """Decide about a mention that could not be decided at once, under a key of its own; a repeat changes nothing.
+
+        ``Unavailable`` when the log can't be written.
+        """
+        answer, _ = await self._decided(unstamped, self._rules())
+        return answer
+
+    async def _decided(self, unstamped: Taken, rules: Rules) -> tuple[Answer, bool]:
+        """The decision, and whether it had been taken before."""
+        salt = self._new_salt()
+        stream = ids.delivery_stream(unstamped.fact.delivery_key)
         for _ in range(self._tries):
             rows, at = await asyncio.gather(self._read(unstamped.fact), self._log.now())
-            first = intake_state.repeated(rows[ids.delivery_stream(key)])
+            first = intake_state.repeated(rows[stream])
             if first is not None:
-                return await self._again(first, key)
+                return first, True
             state = await self._with_text(intake_state.fold(unstamped.fact, rows))
             taken = stamped(unstamped, at)
-            decision = intake.decide(taken, state, rules, salt=salts[2])
+            decision = intake.decide(taken, state, rules, salt=salt)
             try:
                 await self._log.append(self._request(decision, taken, rules))
             except VersionConflict:
                 continue
-            self._tell(decision, taken, delivery, rules)
-            return decision.answer
+            log.info(
+                "delivery decided",
+                deliveryKey=taken.fact.delivery_key,
+                taskId=decision.answer.task_id,
+                status=decision.answer.status,
+                reason=decision.answer.reason,
+                shape=taken.fact.shape,
+            )
+            return decision.answer, False
         raise _busy()
 
     async def _read(self, fact: DeliveryReceived) -> dict[str, list[Recorded]]:
@@ -184,20 +211,6 @@ class Intake:
         if lock is None:
             lock = self._turns[name] = asyncio.Lock()
         return lock
-
-    def _tell(self, decision: Decision, taken: Taken, delivery: Delivery, rules: Rules) -> None:
-        answer = decision.answer
-        log.info(
-            "delivery decided",
-            deliveryKey=taken.fact.delivery_key,
-            taskId=answer.task_id,
-            status=answer.status,
-            reason=answer.reason,
-            shape=taken.fact.shape,
-        )
-        sender = delivery.sender
-        if sender is not None and policy.taken_over(rules, sender):
-            log.warning("a login of the allow-list has another id now", deliveryKey=taken.fact.delivery_key)
 
 
 class Refusals:

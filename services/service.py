@@ -23,6 +23,7 @@ from domain.policy import Rules
 from domain.processes import endings
 from domain.publications import Signature, branch_of, noreply
 from domain.runs import RunPlan
+from services.admissions import Admissions
 from services.bridge import Bridge
 from services.bridge_ledger import RunLedger
 from services.bridge_ports import (
@@ -44,8 +45,10 @@ from services.patience import append_patiently
 from services.ports import EventLog, GiteaSide, Run
 from services.projector import Projector
 from services.receipts import Receipts, ReceiptSettings
+from services.reconciler import GRACE_S, Reconciler
 from services.recovery import Hands, Recovery
 from services.replies import Verifier, VerifierSettings
+from services.rights import Looking, Rights
 from services.runner import Runner, RunnerSettings
 from services.scheduler import Scheduler, SchedulerSettings
 from services.timers import Timers
@@ -64,6 +67,7 @@ class Outside:
     event_log: EventLog
     views: ViewStore
     gitea: GiteaSide
+    looking: Looking
     make_run: Callable[[RunPlan], Run]
     comments: Callable[[RunPlan], Comments]
     hands: Hands
@@ -168,6 +172,37 @@ class Service:
             ),
         )
 
+        rights = Rights(
+            event_log=event_log,
+            views=outside.views,
+            gitea=outside.looking,
+            caught_up=self.caught_up,
+            allow_age=settings.allow_age,
+        )
+        self.admissions = Admissions(
+            event_log=event_log,
+            views=outside.views,
+            gitea=outside.looking,
+            watch=self.watch,
+            intake=self.intake,
+            rights=rights,
+            rules=lambda: self.rules,
+            bot_id=outside.bot_id,
+            caught_up=self.caught_up,
+        )
+        self.reconciler = Reconciler(
+            event_log=event_log,
+            views=outside.views,
+            gitea=outside.looking,
+            watch=self.watch,
+            admissions=self.admissions,
+            rights=rights,
+            rules=lambda: self.rules,
+            bot_id=outside.bot_id,
+            caught_up=self.caught_up,
+            interval=settings.reconcile_interval,
+            grace=min(GRACE_S, settings.reconcile_interval),
+        )
         self.timers = Timers(
             event_log=event_log,
             views=outside.views,
@@ -187,6 +222,8 @@ class Service:
             self.runner.watch,
             self.watch.run,
             self.timers.run,
+            self.admissions.run,
+            self.reconciler.run,
         )
         self._loops = [asyncio.create_task(self._kept(loop)) for loop in loops]
         self._claiming = asyncio.create_task(self._kept(self.scheduler.run))
@@ -215,9 +252,13 @@ class Service:
         await asyncio.gather(*loops, return_exceptions=True)
         await self.projector.close()
 
+    async def caught_up(self) -> None:
+        """Return when the views have seen what the log holds now."""
+        await self.projector.wait_for(await self.outside.event_log.head(), 60.0)
+
     async def open_receipts(self) -> Sequence[tuple[str, str]]:
         """Receipts without a result, oldest first, as the caught-up view knows them."""
-        await self.projector.wait_for(await self.outside.event_log.head(), 60.0)
+        await self.caught_up()
         rows = await self.outside.views.select(
             "intents", where={"state": "open"}, limit=10_000, descending=False
         )

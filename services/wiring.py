@@ -218,6 +218,7 @@ async def outside(settings: Settings) -> AsyncIterator[Outside]:
             event_log=event_log,
             views=views,
             gitea=rest,
+            looking=rest,
             make_run=lambda plan: BoxedRun(plan, tools),
             comments=lambda plan: RepositoryComments(
                 rest, repository_id=plan.repository_id, owner=plan.owner, name=plan.name

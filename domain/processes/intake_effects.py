@@ -344,7 +344,7 @@ class Effects:
             repo_key=self.repo_key,
             resource_key=self.resource_key,
             session_key=self.resource_key,
-            comment_id=part["id"] if part["kind"] == "comment" else None,
+            comment_id=part["id"] if part["kind"] == "comment" and not fact.facts.get("inline") else None,
             trigger={**part, "mention_key": self.mention_stream.removeprefix("mention:")},
             author_id=fact.sender_id,
             instruction=instruction,
@@ -419,7 +419,7 @@ class Effects:
         return Decision(
             answer=answer(fact.delivery_id, decided),
             drafts=(
-                Draft(stream=self.delivery, event=fact),
+                Draft(stream=self.delivery, event=fact, causation=fact.facts.get("cause")),
                 self.draft(self.delivery, decided),
                 *repository,
                 *derived,
