@@ -468,6 +468,7 @@ class Runner:
         )
 
     async def _turn_ended(self, carried: Carried, turn_id: str, outcome: TurnOutcome) -> None:
+        carried.accept(await self._ledger.task(carried.plan.task_id))  # an abort may have come from elsewhere
         at = await self._ledger.at()
         texts = []
         message = None
