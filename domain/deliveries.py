@@ -110,8 +110,8 @@ class DenialReceiptGranted(Event):
 class PermissionObserved(Event):
     """Somebody's right on code, found where no signed payload stated it. Stream ``permission:<repository>:<user>``.
 
-    ``source``: ``endpoint`` (Gitea said yes; a no is not believed), ``signed`` (that user's newest signed comment event
-    in that repository, which stands at ``position``), ``none`` (nobody knows). ``permissions`` None: unknown.
+    ``source``: ``endpoint`` (Gitea said yes; a no is not believed), ``signed`` (that user's newest signed comment
+    event in that repository, which stands at ``position``), ``none`` (nobody knows). ``permissions`` None: unknown.
     """
 
     repository_id: int
@@ -124,8 +124,9 @@ class PermissionObserved(Event):
 
 @fact
 class CommentsReconciled(Event):
-    """The comments of a repository were looked through up to ``until`` (Gitea's time). Stream ``reconcile:<repoKey>``.
+    """The comments of a repository were looked through. Stream ``reconcile:<repoKey>``.
 
+    ``until``: up to when, by Gitea's time.
     ``listed``: how many were updated since the last time, ``taken``: how many missed mentions were taken in.
     """
 
