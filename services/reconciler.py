@@ -222,11 +222,12 @@ class Reconciler:
         if first is None or repositories.fold(row.event for row in rows[stream]).disabled:
             return None
         last = rows[memory][-1].event if rows[memory] else None
-        since = last.until if isinstance(last, CommentsReconciled) else first.recorded_at.isoformat()
+        registered_at = first.recorded_at.replace(microsecond=0)  # Gitea counts whole seconds
+        since = last.until if isinstance(last, CommentsReconciled) else registered_at.isoformat()
         return _Known(
             repo_key=repo_key,
             repository_id=first.event.repository_id,
-            registered_at=first.recorded_at.replace(microsecond=0),
+            registered_at=registered_at,
             since=since.replace("+00:00", "Z"),
             version=len(rows[memory]),
         )

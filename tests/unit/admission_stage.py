@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import uuid
 from collections.abc import AsyncIterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ NOWHERE = "http://127.0.0.1:9/hook"
 
 @dataclasses.dataclass(kw_only=True)
 class Stage:
-    """``offset`` moves the stand-in's clock; ``alice`` owns what is made here."""
+    """``alice`` owns what is made here."""
 
     sim: SimulatedGitea
     log: MemoryLog
@@ -51,6 +51,11 @@ class Stage:
     reconciler: Reconciler
     door: Door
     brought: int = 0
+
+    def tick(self, seconds: float = 1.0) -> None:
+        """Move the stand-in's clock: Gitea counts whole seconds."""
+        before = self.sim.state.clock
+        self.sim.state.clock = lambda: before() + timedelta(seconds=seconds)
 
     def repository(self, name: str = "shop", *, owner: str = "alice", bot: str = "write") -> Repo:
         """A repository of alice's with an issue; the bot has this right in it."""
@@ -100,9 +105,14 @@ class Stage:
 
 
 @contextlib.asynccontextmanager
-async def stage(root: Path, **rules: Any) -> AsyncIterator[Stage]:
-    """A stage with alice, bob, mallory and the bot, and a hook for the whole Gitea."""
-    sim = SimulatedGitea(root=root / "gitea")
+async def stage(
+    root: Path, *, version: str = "1.27.0", grace: float = -3600.0, **rules: Any
+) -> AsyncIterator[Stage]:
+    """A stage with alice, bob, mallory and the bot, and a hook for the whole Gitea.
+
+    ``grace`` is the reconciler's: below 0, since the stand-in's clock may be moved ahead (``Stage.tick``).
+    """
+    sim = SimulatedGitea(root=root / "gitea", version=version)
     await sim.start()
     for login in ("alice", "bob", "mallory", BOT):
         sim.state.add_user(login)
@@ -126,10 +136,14 @@ async def stage(root: Path, **rules: Any) -> AsyncIterator[Stage]:
     async def caught_up() -> None:
         await projector.wait_for(await log.head(), 20.0)
 
-    async with GiteaRest(sim.url, token) as rest:
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(sim.stop)
+        stack.push_async_callback(projector.close)
+        rest = await stack.enter_async_context(GiteaRest(sim.url, token))
         ledger = Ledger(log, rules=endings.Rules(), runner_id="r", new_id=uuid.uuid4)
         watch = GiteaWatch(gitea=rest, ledger=ledger, pause=0.05)
         watching = asyncio.create_task(watch.run())
+        stack.callback(watching.cancel)
         rights = Rights(event_log=log, views=views, gitea=rest, caught_up=caught_up, allow_age=86400)
         admissions = Admissions(
             event_log=log,
@@ -154,7 +168,7 @@ async def stage(root: Path, **rules: Any) -> AsyncIterator[Stage]:
             bot_id=bot_id,
             caught_up=caught_up,
             interval=0.05,
-            grace=0.0,
+            grace=grace,
         )
         yield Stage(
             sim=sim,
@@ -168,12 +182,3 @@ async def stage(root: Path, **rules: Any) -> AsyncIterator[Stage]:
             reconciler=reconciler,
             door=door,
         )
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
-    await projector.close()
-    await sim.stop()
-
-
-def later(seconds: float) -> datetime:
-    """The time in so many seconds."""
-    return datetime.now(tz=UTC) + timedelta(seconds=seconds)

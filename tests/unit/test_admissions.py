@@ -343,7 +343,8 @@ async def test_what_is_deferred_while_the_worker_runs_is_decided(made: Stage) ->
     pull = made.pull(made.repository(bot="admin"))
     await made.bring()
     running = asyncio.create_task(made.admissions.run())
-    settle, broken = made.admissions.settle, []
+    settle = made.admissions.settle
+    broken: list[str] = []
 
     async def sometimes(key: str) -> bool:
         if not broken:
