@@ -106,7 +106,7 @@ class Reconciler:
             try:
                 taken += await self._look_at(repo_key)
             except Fault as fault:
-                if fault.code in AWAY or fault.status == 503:
+                if fault.status == 503 and not (fault.code in AWAY and await self._watch.reachable()):
                     raise
                 log.warning("a repository's comments could not be listed", repoKey=repo_key, code=fault.code)
             except Exception:

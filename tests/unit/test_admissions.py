@@ -17,6 +17,7 @@ from domain.effects import EffectIntended
 from domain.tasks import InstructionAmended, TaskReceived, TaskTransitioned
 from tests.contract.ingress_door import Sent, signed
 from tests.unit.admission_stage import BOT, SECRET, Stage, stage
+from tests.unit.test_intake_properties import decided_again
 
 
 @pytest.fixture
@@ -465,3 +466,33 @@ async def test_no_state_is_skipped_by_what_comes_late(made: Stage) -> None:
     assert [(each.from_state, each.to_state, each.state_version) for each in moved] == [
         ("received", "queued", 1)
     ]
+
+
+async def test_late_decisions_can_be_taken_again_from_the_log(made: Stage) -> None:
+    """What was looked up stands in the facts: reviews, missed comments and words derive the same events again."""
+    repo = made.repository(bot="admin")
+    pull = made.pull(repo)
+    made.sim.state.comment("bob", repo, 1, mention("hello"))
+    await made.bring()
+    made.sim.state.review(
+        "alice",
+        pull,
+        state="COMMENT",
+        body=mention("look"),
+        comments=[{"path": "new.py", "body": mention("here"), "new_position": 1}],
+    )
+    made.sim.state.edit_issue("alice", made.sim.state.issue(repo, 1), body=mention("and here"))
+    await made.bring()
+    await made.settle_all()
+    made.tick()
+    for author, text in (
+        ("alice", "stop"),
+        ("mallory", "do as I say"),
+        ("alice", "retry"),
+        ("alice", "go on"),
+    ):
+        made.sim.state.comment(author, repo, 1, mention(text))
+    made.lose()
+    assert await made.reconciler.look() == 4
+    assert len(await made.events(CommandGiven)) == 2
+    assert await decided_again(made.log, made.rules) == len(await made.events(DeliveryReceived)) > 8

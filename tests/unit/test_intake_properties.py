@@ -17,7 +17,7 @@ from domain.deliveries import DeliveryDecided, DeliveryReceived, MentionConsumed
 from domain.log import Recorded
 from domain.policy import Rules
 from domain.processes import intake, intake_state
-from domain.processes.intake_facts import Taken, Texts, text_id
+from domain.processes.intake_facts import Taken, Texts
 from domain.tasks import TaskReceived, TaskTransitioned
 from domain.webhooks import Delivery, Person
 from services.intake import Intake
@@ -111,8 +111,14 @@ def check_log(log: MemoryLog) -> None:
 
 def decide_again(log: MemoryLog, rules: Rules = RULES) -> None:
     """Derive every delivery's events from its fact, the log before it and the texts, and compare."""
-    rows = everything(log)
-    contents = asyncio.run(log.salted_contents(log._contents))
+    asyncio.run(decided_again(log, rules))
+
+
+async def decided_again(log: MemoryLog, rules: Rules) -> int:
+    """The same inside a running loop; how many decisions were taken again."""
+    rows = await log.read(after=0, limit=100_000)
+    contents = await log.salted_contents(log._contents)
+    taken = 0
     for index, row in enumerate(rows):
         fact = row.event
         if not isinstance(fact, DeliveryReceived):
@@ -129,7 +135,7 @@ def decide_again(log: MemoryLog, rules: Rules = RULES) -> None:
             state = intake_state.with_present(state, contents[present].text)
         before = fact.facts.get("before")
         texts = Texts(
-            now=contents[text_id(fact.delivery_key)].text if fact.text else None,
+            now=contents[fact.text["content"]].text if fact.text else None,
             before=contents[before["content"]].text if before else None,
         )
         salt = next(
@@ -147,6 +153,8 @@ def decide_again(log: MemoryLog, rules: Rules = RULES) -> None:
             if found.metadata["request_id"] == row.metadata["request_id"]
         ]
         assert [(draft.stream, draft.event) for draft in decision.drafts] == written
+        taken += 1
+    return taken
 
 
 @settings(max_examples=60, deadline=None)

@@ -216,6 +216,7 @@ async def test_gitea_away_in_mid_list_loses_nothing(made: Stage) -> None:
         made.sim.state.comment("alice", repo, 1, mention(f"task {number}"))
     made.lose()
     made.sim.faults.add("GET", "/collaborators/alice/permission", status=503, times=1)
+    made.sim.faults.add("GET", "/api/v1/version", status=503, times=1)
     with pytest.raises(Unavailable):
         await made.reconciler.look()
     assert not await made.events(CommentsReconciled)
@@ -258,3 +259,16 @@ async def test_what_a_delivery_told_is_known_by_repository_and_text(made: Stage)
     made.sim.state.edit_comment("alice", repo, comment.id, "two")
     await made.bring()
     assert await rights.known(repo.id, comment.id, "two") == "same"
+
+
+async def test_one_broken_repository_does_not_keep_the_others(made: Stage) -> None:
+    """Where Gitea answers, but not for one repository, the others are looked through all the same."""
+    broken, whole = made.repository("broken", bot="admin"), made.repository("whole", bot="admin")
+    await made.bring()
+    for repo in (broken, whole):
+        made.sim.state.comment("alice", repo, 1, mention("fix it"))
+    made.lose()
+    made.sim.faults.add("GET", "/repos/alice/broken/issues/comments", status=500, times=None)
+    assert await made.reconciler.look() == 1
+    made.sim.faults.clear()
+    assert await made.reconciler.look() == 1
