@@ -8,6 +8,7 @@ from typing import Literal
 from domain.effects import EffectConcluded, EffectIntended
 from domain.events import Event
 from domain.log import Content, Fence
+from domain.repositories import WorkspaceRecorded
 from domain.runs import RunPlan
 from domain.tasks import Task
 from services.ledger import Beside, Ledger
@@ -77,3 +78,36 @@ class Carried:
             error=error[:ERROR_LIMIT] if error else None,
         )
         await self.record(*facts, concluded, beside=beside)
+
+    async def left(self) -> list[Beside]:
+        """What the workspace holds now, recorded beside the fact that ends its use. The box must be dead."""
+        left = await self.run.record_workspace()
+        received = self.task.received
+        if left is None or received is None:
+            return []
+        return [
+            Beside(
+                stream=f"workspace:{received.repo_key}",
+                event=WorkspaceRecorded(
+                    repo_key=received.repo_key, task_id=received.task_id, left=dict(left)
+                ),
+            )
+        ]
+
+
+def concluded(
+    intent: EffectIntended,
+    status: Literal["succeeded", "failed", "unknown"],
+    at: str,
+    *,
+    code: str | None = None,
+) -> EffectConcluded:
+    """The plain result of an intent."""
+    return EffectConcluded(
+        intent_id=intent.intent_id,
+        operation=intent.operation,
+        task_id=intent.task_id,
+        status=status,
+        at=at,
+        error_code=code,
+    )

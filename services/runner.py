@@ -7,41 +7,37 @@ Every append carries the fence. A lost lease ends the run at once: its box is ki
 import asyncio
 import contextlib
 import dataclasses
-import secrets
 from collections.abc import Callable, Mapping
-from typing import Literal
 
 import structlog
 
-from domain import contents, ids, prompts, repositories, sessions
-from domain.effects import EffectConcluded, EffectIntended
+from domain import ids, repositories
+from domain.effects import EffectIntended
 from domain.events import Event
 from domain.failures import AWAY
 from domain.faults import Fault, LeaseExpired, LeaseStale, NotFound, Unavailable
 from domain.log import Fence
 from domain.repositories import LeftoversParked, MirrorFetched, WorkspaceRecorded
-from domain.runs import LaidOut, RunPlan, Seen, TurnOutcome
-from domain.sessions import ThreadBound, ThreadReplaced
+from domain.runs import LaidOut, RunPlan
 from domain.tasks import (
     AbortConfirmed,
     AbortRequested,
     BoxEnded,
     BoxStarted,
-    InterruptRequested,
     RunInterrupted,
     Task,
     WorkspaceFoundBlocked,
 )
 from domain.transitions import LEASED
-from domain.turns import CapabilityDowngraded, TurnEnded, TurnStarted, UnsolicitedTurnInterrupted
+from domain.turns import CapabilityDowngraded
 from services.bridge_ports import ToolBackend
-from services.carried import ERROR_LIMIT, Carried
+from services.carried import Carried, concluded
 from services.fallback import Fallback
 from services.gitea_watch import GiteaWatch
-from services.items import TurnItems
 from services.ledger import Beside, Ledger
 from services.ports import EventLog, GiteaSide, Run, ToolHost
 from services.replies import Verifier
+from services.turn_run import TurnRun
 
 log = structlog.get_logger(__name__)
 
@@ -82,6 +78,7 @@ class Runner:
         self._make_run = make_run
         self._make_bridge = make_bridge
         self._settings = settings
+        self._turns = TurnRun(event_log=event_log, ledger=ledger, gitea=gitea, runner_id=settings.runner_id)
         self._draining = False
         self._carried: set[Carried] = set()
         self._chores: set[asyncio.Task[None]] = set()
@@ -100,7 +97,7 @@ class Runner:
         self._draining = True
         for carried in list(self._carried):
             with contextlib.suppress(Fault):
-                await self._interrupt_requested(carried, "drain")
+                await self._turns.interrupt_requested(carried, "drain")
             await carried.run.interrupt("drain")
         while self._carried:
             await asyncio.wait([carried.ended for carried in self._carried])
@@ -124,17 +121,6 @@ class Runner:
                 chore = asyncio.create_task(carried.run.interrupt("abort"))
                 self._chores.add(chore)
                 chore.add_done_callback(self._chores.discard)
-
-    async def _interrupt_requested(self, carried: Carried, cause: str) -> None:
-        """The intent to interrupt, before the turn is interrupted."""
-        turn_id = carried.active_turn_id
-        if turn_id is None or not carried.turn_recorded.is_set():
-            return
-        await carried.record(
-            InterruptRequested(
-                task_id=carried.plan.task_id, turn_id=turn_id, cause=cause, at=await self._ledger.at()
-            )
-        )
 
     async def carry(self, task_id: str, fence: Fence) -> None:
         """Carry one task, whose lease ``fence`` proves, until it holds no lease any more."""
@@ -237,7 +223,7 @@ class Runner:
     async def _step(self, carried: Carried) -> None:
         task = carried.task
         if self._draining and task.state == "preparing":
-            left = await self._left(carried)
+            left = await carried.left()
             await carried.record(
                 RunInterrupted(task_id=task.task_id, error_code="drained", at=await self._ledger.at()),
                 beside=left,
@@ -263,10 +249,10 @@ class Runner:
         if carried.task.box is not None:
             facts.append(BoxEnded(task_id=carried.plan.task_id, cause="abort", at=at))
         facts += [
-            _concluded(intent, "failed", at, code="aborted") for intent in carried.task.intents_of("runner")
+            concluded(intent, "failed", at, code="aborted") for intent in carried.task.intents_of("runner")
         ]
         facts.append(AbortConfirmed(task_id=carried.plan.task_id, outcome="confirmed", at=at))
-        await carried.record(*facts, beside=await self._left(carried))
+        await carried.record(*facts, beside=await carried.left())
 
     async def _execute(self, carried: Carried, intent: EffectIntended) -> None:
         steps = {
@@ -275,7 +261,7 @@ class Runner:
             "box.start": self._start_box,
             "thread.start": self._open_thread,
             "thread.resume": self._open_thread,
-            "turn.start": self._turn,
+            "turn.start": self._turns.run,
             "comment.create": self._post_fallback,
         }
         try:
@@ -293,7 +279,7 @@ class Runner:
             await carried.run.end_box()
             at = await self._ledger.at()
             ended = [BoxEnded(task_id=intent.task_id, cause=fault.code, at=at)] if carried.task.box else []
-            left = await self._left(carried)
+            left = await carried.left()
             if intent.intent_id in carried.task.results:  # it was carried out; what came after it failed
                 interrupted = RunInterrupted(task_id=intent.task_id, error_code=fault.code, at=at)
                 await carried.record(*ended, interrupted, beside=left)
@@ -388,205 +374,6 @@ class Runner:
             error=sent.error,
             outside_id=sent.outside_id,
         )
-
-    async def _turn(self, carried: Carried, intent: EffectIntended) -> None:
-        turn_id = intent.turn_id or ""
-        text = await self._prompt(carried)
-        items = TurnItems(
-            self._log,
-            task_id=intent.task_id,
-            turn_id=turn_id,
-            fence=carried.fence,
-            runner_id=self._settings.runner_id,
-        )
-
-        async def started(codex_turn_id: str) -> None:
-            carried.codex_turn_id = codex_turn_id
-            await self._turn_started(carried, intent, codex_turn_id, prompts.prompt_hash(text))
-            carried.turn_recorded.set()
-
-        async def seen(event: Seen) -> None:
-            await items.add(event)
-
-        async def interrupting(cause: str) -> None:
-            await self._interrupt_requested(carried, cause)
-
-        carried.active_turn_id, carried.turn_recorded = turn_id, asyncio.Event()
-        try:
-            outcome = await carried.run.run_turn(
-                turn_id=turn_id, text=text, on_started=started, on_seen=seen, on_interrupt=interrupting
-            )
-        finally:
-            carried.active_turn_id = None
-            carried.turn_recorded.set()
-        await carried.run.end_box()
-        await self._turn_ended(carried, turn_id, outcome)
-
-    async def _turn_started(
-        self, carried: Carried, intent: EffectIntended, codex_turn_id: str, prompt_hash: str
-    ) -> None:
-        task = carried.task
-        received = task.received
-        if received is None or task.thread_id is None:
-            raise RuntimeError("a turn needs a thread")
-        at = await self._ledger.at()
-        stream = ids.session_stream(received.session_key)
-        session = sessions.fold(row.event for row in await self._log.read_stream(stream))
-        beside: list[Beside] = []
-        turn_id = intent.turn_id or ""
-        if session.thread_id not in (None, task.thread_id):
-            replaced = ThreadReplaced(
-                session_key=received.session_key,
-                thread_id=task.thread_id,
-                replaced=session.thread_id or "",
-                task_id=task.task_id,
-                error_code="thread_not_found",
-            )
-            beside.append(Beside(stream=stream, event=replaced))
-        if session.thread_id != task.thread_id:
-            bound = ThreadBound(
-                session_key=received.session_key,
-                thread_id=task.thread_id,
-                task_id=task.task_id,
-                turn_id=turn_id,
-                runner_id=self._settings.runner_id,
-            )
-            beside.append(Beside(stream=stream, event=bound))
-        began = TurnStarted(
-            task_id=task.task_id,
-            session_key=received.session_key,
-            turn_id=turn_id,
-            codex_turn_id=codex_turn_id,
-            thread_id=task.thread_id,
-            kind="reply_retry" if task.reply_retrying else "normal",
-            ordinal=len(task.turns) + 1,
-            prompt_hash=prompt_hash,
-            at=at,
-        )
-        await carried.conclude(
-            intent, "succeeded", at, outside_id=codex_turn_id, facts=[began], beside=beside
-        )
-
-    async def _turn_ended(self, carried: Carried, turn_id: str, outcome: TurnOutcome) -> None:
-        carried.accept(await self._ledger.task(carried.plan.task_id))  # an abort may have come from elsewhere
-        at = await self._ledger.at()
-        texts = []
-        message = None
-        if outcome.message is not None:
-            item, message = contents.content(
-                f"turn:{turn_id}:message", outcome.message[:65536], secrets.token_bytes(16)
-            )
-            texts.append(item)
-        task_id = carried.task.task_id
-        facts: list[Event] = [
-            UnsolicitedTurnInterrupted(
-                task_id=task_id, thread_id=carried.task.thread_id or "", codex_turn_id=codex_turn_id
-            )
-            for codex_turn_id in outcome.unsolicited
-        ]
-        if outcome.downgrades:
-            detail = "; ".join(outcome.downgrades)[:ERROR_LIMIT]
-            facts.append(
-                CapabilityDowngraded(
-                    task_id=task_id, turn_id=turn_id, capability="collaboration_mode", detail=detail
-                )
-            )
-        unconfirmed = outcome.error_code == "abort_timeout"
-        facts += [
-            _concluded(intent, "unknown" if unconfirmed else "succeeded", at)
-            for intent in carried.task.intents_of("runner")
-            if intent.operation == "turn.interrupt"
-        ]
-        facts.append(BoxEnded(task_id=carried.task.task_id, cause=outcome.cause or outcome.status, at=at))
-        facts.append(
-            TurnEnded(
-                task_id=carried.task.task_id,
-                turn_id=turn_id,
-                status=outcome.status,
-                at=at,
-                event_seq=outcome.events,
-                error_code=outcome.error_code,
-                error=(outcome.error or "")[:ERROR_LIMIT] or None,
-                cause=outcome.cause,
-                message=message,
-                usage=dict(outcome.usage) if outcome.usage is not None else None,
-            )
-        )
-        carried.accept(
-            await self._ledger.record(
-                carried.task.task_id,
-                facts,
-                fence=carried.fence,
-                beside=await self._left(carried),
-                contents=texts,
-            )
-        )
-
-    async def _prompt(self, carried: Carried) -> str:
-        task = carried.task
-        received = task.received
-        if received is None:
-            raise NotFound("there is no such task", code="task_not_found")
-        plan = carried.plan
-        if task.reply_retrying:
-            return await self._reply_retry_prompt(carried)
-        reference = task.instruction or received.instruction
-        login = contents.login_id(received.author_id)
-        texts = await self._log.contents([reference["content"], login])
-        background = await self._gitea.background(plan.owner, plan.name, plan.kind, plan.number)
-        return prompts.turn_text(
-            plan,
-            author=texts.get(login, f"user {received.author_id}"),
-            instruction=texts.get(reference["content"], "[erased]"),
-            background=background,
-            head=carried.head or "unknown",
-            interrupted=any(turn.ended is None or turn.ended.status != "completed" for turn in task.turns)
-            or task.attempt > 0,
-            behind=carried.behind,
-            answered=task.answered,
-        )
-
-    async def _reply_retry_prompt(self, carried: Carried) -> str:
-        task = carried.task
-        author_id = task.received.author_id if task.received else 0
-        login = contents.login_id(author_id)
-        message = str((task.last_message or {}).get("content", ""))
-        texts = await self._log.contents([login, message])
-        return prompts.reply_retry_text(
-            carried.plan, author=texts.get(login, f"user {author_id}"), message=texts.get(message)
-        )
-
-    async def _left(self, carried: Carried) -> list[Beside]:
-        """What the workspace holds now, recorded beside the fact that ends its use. The box must be dead."""
-        left = await carried.run.record_workspace()
-        received = carried.task.received
-        if left is None or received is None:
-            return []
-        return [
-            Beside(
-                stream=f"workspace:{received.repo_key}",
-                event=WorkspaceRecorded(
-                    repo_key=received.repo_key, task_id=received.task_id, left=dict(left)
-                ),
-            )
-        ]
-
-
-def _concluded(
-    intent: EffectIntended,
-    status: Literal["succeeded", "failed", "unknown"],
-    at: str,
-    *,
-    code: str | None = None,
-) -> EffectConcluded:
-    return EffectConcluded(
-        intent_id=intent.intent_id,
-        operation=intent.operation,
-        task_id=intent.task_id,
-        status=status,
-        at=at,
-        error_code=code,
-    )
 
 
 def _recorded(intent: EffectIntended, left: Mapping[str, object]) -> Beside:
