@@ -20,7 +20,7 @@ from domain.deliveries import DeliveryReceived
 from domain.markers import parse_markers
 from domain.mentions import Mention, find_mention
 from domain.policy import Rules, Trigger
-from domain.processes import intake_effects, intake_words, words
+from domain.processes import intake_answers, intake_effects, intake_words, words
 from domain.processes.intake_effects import Decision, Refusal
 from domain.processes.intake_facts import Taken, Texts, rights
 from domain.processes.intake_state import State
@@ -124,7 +124,7 @@ def decide(taken: Taken, state: State, rules: Rules, *, salt: bytes) -> Decision
         case Amended():
             return effects.amended(verdict.mention)
         case Answered():
-            return effects.answered(verdict.mention)
+            return intake_answers.answered(effects, verdict.mention)
         case Commanded():
             return intake_words.commanded(effects, verdict.word, own=verdict.own, amends=verdict.amends)
         case Admitted():

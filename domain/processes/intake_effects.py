@@ -16,8 +16,8 @@ from domain.processes import endings, execution
 from domain.processes.intake_facts import Taken
 from domain.processes.intake_state import Answer, State, answer, denial, mention
 from domain.repositories import RepositoryKeyClaimed, RepositoryRegistered, RepositoryRenamed
-from domain.sessions import SessionContinued, SessionMentionTaken, SessionOpened, SessionTaskAdmitted
-from domain.tasks import InstructionAmended, TaskAnswered, TaskCancelled, TaskReceived
+from domain.sessions import SessionOpened, SessionTaskAdmitted
+from domain.tasks import InstructionAmended, TaskCancelled, TaskReceived
 from domain.transitions import TERMINAL
 
 REFUSAL_TEXTS: dict[str, dict[str, str]] = {
@@ -187,48 +187,6 @@ class Effects:
                 *(self.draft(session_stream, event) for event in session),
                 *(self.draft(task_stream, event) for event in (received, queued, receipt)),
                 self.consumed(task_id),
-            ],
-            premises=[session_stream, task_stream],
-        )
-        return dataclasses.replace(
-            decision,
-            queue=tuple(execution.queue_changes(queued)),
-            contents=(*decision.contents, stored),
-        )
-
-    def answered(self, found: Mention) -> Decision:
-        """202 with the task that asked: its text is the input of a new turn, and no task is made."""
-        fact, task = self.taken.fact, self.state.waiting
-        stored, instruction = self.instruction(task.task_id, found)
-        part = _resource(fact.part)
-        given = TaskAnswered(
-            task_id=task.task_id,
-            delivery_key=fact.delivery_key,
-            comment_id=part["id"] if part["kind"] == "comment" else None,
-            author_id=fact.sender_id,
-            instruction=instruction,
-        )
-        queued = tasks.transition(tasks.evolve(task, given), "queued", trigger="answered")
-        session_stream, task_stream = ids.session_stream(self.resource_key), ids.task_stream(task.task_id)
-        continued = SessionContinued(session_key=self.resource_key, task_id=task.task_id)
-        taken = SessionMentionTaken(
-            session_key=self.resource_key,
-            kind="answer",
-            author_id=fact.sender_id,
-            at=self.at,
-            task_id=task.task_id,
-        )
-        decision = self.decision(
-            "accepted",
-            None,
-            http_status=202,
-            task_id=task.task_id,
-            drafts=[
-                self.draft(session_stream, continued),
-                self.draft(session_stream, taken),
-                self.draft(task_stream, given),
-                self.draft(task_stream, queued),
-                self.consumed(task.task_id),
             ],
             premises=[session_stream, task_stream],
         )
