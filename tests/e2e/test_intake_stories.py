@@ -168,4 +168,15 @@ async def test_what_came_while_the_service_was_away_is_answered_once(new_world: 
             for each in everything
             if isinstance(each.event, DeliveryReceived) and each.event.route == "worker"
         ]
-        assert {each.facts["origin"] for each in found} == {"reconciled"}
+        assert [each.facts["origin"] for each in found] == ["reconciled"] * 4, (
+            "what was known is not looked at"
+        )
+        refused = next(each for each in found if each.sender_id == world.sim.state.user("bob").id)
+        done = await world.until(
+            lambda each: (
+                each.stream == f"delivery:{refused.delivery_key}" and isinstance(each.event, EffectConcluded)
+            )
+        )
+        assert isinstance(done.event, EffectConcluded)
+        told = world.sim.state.comments[int(done.event.outside_id or 0)]
+        assert "mention me again in a new comment" in told.body

@@ -383,6 +383,31 @@ async def test_two_workers_decide_once(made: Stage) -> None:
     assert [each.status for each in decided] == ["deferred", "accepted"]
 
 
+async def test_a_crash_before_the_outcome_is_made_good(made: Stage) -> None:
+    """A worker that dies after it admitted the mentions, but before it said so, leaves the rest to the next one."""
+    repo = made.repository(bot="admin")
+    pull = made.pull(repo)
+    await made.bring()
+    made.sim.state.review("alice", pull, state="COMMENT", body=mention("look"))
+    made.sim.state.edit_issue("alice", made.sim.state.issue(repo, 1), body=mention("and here"))
+    review, body = await made.bring()
+    for answer in (review, body):
+        rows = await made.log.read_stream(ids.delivery_stream(f"default:{answer.json()['deliveryId']}"))
+        fact = rows[0].event
+        assert isinstance(fact, DeliveryReceived)
+        if fact.shape == "review_submitted":
+            await made.admissions._of_review(fact)
+        else:
+            await made.admissions._of_own_text(fact)
+    assert len(await made.events(TaskReceived)) == 2
+    await made.settle_all()
+    tasks = [each.task_id for each in await made.events(TaskReceived)]
+    assert len(tasks) == 2
+    outcomes = [await made.decided(f"default:{answer.json()['deliveryId']}") for answer in (review, body)]
+    assert [each.task_id for each in outcomes] == tasks
+    assert {each.status for each in outcomes} == {"accepted"}
+
+
 async def test_no_state_is_skipped_by_what_comes_late(made: Stage) -> None:
     """However a mention was admitted, its task went from received to queued once."""
     pull = made.pull(made.repository(bot="admin"))
