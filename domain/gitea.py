@@ -20,7 +20,8 @@ class GiteaFault(Fault):
     Codes: ``gitea_token_invalid`` (401), ``gitea_scope_missing`` (403; ``params["scope"]``), ``gitea_forbidden``
     (403), ``gitea_not_found`` (404), ``gitea_locked`` (403, 423), ``gitea_archived`` (423), ``repository_renamed``
     (a redirected write), ``gitea_redirected`` (to another address, never followed), ``gitea_refused`` (other 4xx),
-    ``gitea_unavailable`` (no connection, no answer in time, 5xx, 429, or an answer that is not Gitea's).
+    ``review_comment`` (204 for a comment that belongs to a review), ``gitea_unavailable`` (no connection, no answer
+    in time, 5xx, 429, or an answer that is not Gitea's).
     """
 
     status = 502

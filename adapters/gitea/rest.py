@@ -121,7 +121,7 @@ class GiteaRest:
         return read(listed(answers.comment), answer.data, http_status=answer.http_status)
 
     async def comment(self, owner: str, name: str, comment_id: int) -> Comment | None:
-        """One plain comment; None if it is gone, or is a review's (Gitea answers 204 for these)."""
+        """One plain comment; None if it is gone. A review's is there, but not to be read (``review_comment``)."""
         try:
             answer = await self._requests.send(
                 "GET", f"{_repo(owner, name)}/issues/comments/{int(comment_id)}"
@@ -130,7 +130,12 @@ class GiteaRest:
             await self.repository(owner, name)  # raises if it is the repository that is not to be seen
             return None
         if answer.http_status == 204:
-            return None
+            raise GiteaFault(
+                "the comment belongs to a review and can't be read alone",
+                code="review_comment",
+                outcome="refused",
+                http_status=204,
+            )
         return read(answers.comment, answer.data, http_status=answer.http_status)
 
     async def create_comment(

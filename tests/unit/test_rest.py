@@ -371,7 +371,7 @@ async def test_a_500_of_a_standing_issue() -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_a_deleted_comment(version: str) -> None:
-    """A deleted comment is none; if the repository is not to be seen either, that is told instead."""
+    """A deleted comment is none; a hidden repository and a review's comment (204) are told apart from it."""
     notes = ("a deleted comment", "the repository as the bot (its `permissions`)")
     async with recorded(version, *notes) as (rest, _):
         assert await rest.comment("acme", "shop", 2) is None
@@ -379,7 +379,9 @@ async def test_a_deleted_comment(version: str) -> None:
         with pytest.raises(GiteaFault):
             await rest.comment("acme", "shop", 2)
     async with answering(lambda _: Reply(204)) as (rest, _):
-        assert await rest.comment("acme", "shop", 15) is None
+        with pytest.raises(GiteaFault) as told:
+            await rest.comment("acme", "shop", 15)
+        assert told.value.code == "review_comment"
 
 
 @pytest.mark.parametrize("version", VERSIONS)
