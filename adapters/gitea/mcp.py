@@ -200,6 +200,9 @@ class GiteaMcp:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._draining.cancel()
         await asyncio.gather(self._draining, return_exceptions=True)
+        # The pipes' ends may not have been read yet: asyncio offers no other way to let them go now.
+        self._process._transport.close()  # type: ignore[attr-defined]  # noqa: SLF001
+        await asyncio.sleep(0)
         self._home.cleanup()
 
     async def __aenter__(self) -> Self:
