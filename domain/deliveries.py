@@ -2,14 +2,14 @@
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from domain.events import Event, derived, fact
 
 Status = Literal["accepted", "ignored", "duplicate", "rejected", "deferred"]
 """Seed §4.1, and ``deferred``: taken in, decided later by a worker."""
 
-STATUSES: frozenset[str] = frozenset(("accepted", "ignored", "duplicate", "rejected", "deferred"))
+STATUSES: frozenset[str] = frozenset(get_args(Status))
 
 RETENTION_DAYS = 30
 """``expiresAt`` is receivedAt and this many days (seed §4.1). It governs raw data and lists, never dedupe."""

@@ -89,11 +89,6 @@ def task_id(key: str) -> str:
     return TASK_PREFIX + hashlib.sha256(key.encode()).hexdigest()[:TASK_HEX]
 
 
-def comment_key(task: str, kind: str, state: str | None = None) -> str:
-    """``<taskId>:<kind>`` or, for receipts of a state, ``<taskId>:status:<state>`` (seed 000 §6.4)."""
-    return f"{task}:{kind}" if state is None else f"{task}:{kind}:{state}"
-
-
 def intent_id(stream: str, version: int, kind: str, ordinal: int = 0) -> str:
     """Hash of what caused an intent: the event ``stream@version``, the intent's kind, its number among equals."""
     text = "\n".join((stream, str(version), kind, str(ordinal)))
@@ -128,11 +123,6 @@ def task_stream(task: str) -> str:
 def turn_stream(turn: str) -> str:
     """Stream of a turn, by our own turn id."""
     return f"turn:{turn}"
-
-
-def comment_stream(key: str) -> str:
-    """Stream of one comment of ours, by its comment key."""
-    return f"comment:{key}"
 
 
 def mention_stream(repository_id: int, kind: PartKind, ident: int, created_at: str) -> str:

@@ -4,7 +4,7 @@ Used by ``domain.tasks``, by the diagram in the docs and by one exhaustive test 
 """
 
 import dataclasses
-from typing import Literal
+from typing import Literal, get_args
 
 State = Literal[
     "received",
@@ -27,26 +27,7 @@ State = Literal[
     "rejected",
 ]
 
-STATES: tuple[State, ...] = (
-    "received",
-    "queued",
-    "preparing",
-    "running",
-    "waiting_user",
-    "verifying_reply",
-    "retry_wait",
-    "blocked_workspace",
-    "aborting",
-    "succeeded",
-    "succeeded_with_rest_fallback",
-    "failed",
-    "failed_reply",
-    "cancelled",
-    "aborted",
-    "ignored",
-    "duplicate",
-    "rejected",
-)
+STATES: tuple[State, ...] = get_args(State)
 
 TERMINAL: frozenset[State] = frozenset(
     (

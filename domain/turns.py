@@ -3,15 +3,15 @@
 ``turn_id`` is ours: stable and unique; Codex's own id is an attribute (it is not unique in old versions).
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from domain.events import Event, fact
 
 Kind = Literal["normal", "reply_retry"]
 Status = Literal["started", "completed", "interrupted", "failed", "cancelled"]
 
-KINDS: frozenset[str] = frozenset(("normal", "reply_retry"))
-STATUSES: frozenset[str] = frozenset(("started", "completed", "interrupted", "failed", "cancelled"))
+KINDS: frozenset[str] = frozenset(get_args(Kind))
+STATUSES: frozenset[str] = frozenset(get_args(Status))
 
 
 @fact

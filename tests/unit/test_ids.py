@@ -28,8 +28,6 @@ def test_keys() -> None:
     assert ids.deferred_key("comment", 3001) == "default:comment:3001"
     assert ids.deferred_key("review", 5) == "default:review:5"
     assert ids.deferred_key("retry", "r-1") == "default:retry:r-1"
-    assert ids.comment_key("gitea-task-1", "final") == "gitea-task-1:final"
-    assert ids.comment_key("gitea-task-1", "status", "failed") == "gitea-task-1:status:failed"
 
 
 def test_streams() -> None:
@@ -41,7 +39,6 @@ def test_streams() -> None:
     assert ids.session_stream(f"{repo}:issue:42") == "session:default:acme/widget:issue:42"
     assert ids.task_stream("gitea-task-1") == "task:gitea-task-1"
     assert ids.turn_stream("turn-1") == "turn:turn-1"
-    assert ids.comment_stream("k") == "comment:k"
     assert (
         ids.mention_stream(7, "comment", 3001, "2026-11-03T09:15:30Z")
         == "mention:7:comment:3001:2026-11-03T09:15:30Z"
