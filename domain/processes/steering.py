@@ -28,6 +28,7 @@ from domain.tasks import (
     AbortRequested,
     InstructionAmended,
     Task,
+    TaskAnswered,
     TaskCancelled,
     TaskReceived,
     TaskTransitioned,
@@ -140,9 +141,14 @@ def stop(command: Command, task: Task, *, at: str, code: str = CANCELLED) -> lis
 
 
 def asked(events: Iterable[Event]) -> Mapping[str, Any]:
-    """What a task was asked to do: its instruction as admitted and amended, without later answers to questions."""
+    """What a task was asked to do: its instruction as admitted and amended, without later answers to questions.
+
+    What is amended after an answer is the answer: only the text that was given last can be.
+    """
     instruction: Mapping[str, Any] = {}
     for event in events:
+        if isinstance(event, TaskAnswered):
+            break
         if isinstance(event, TaskReceived | InstructionAmended):
             instruction = event.instruction
     return instruction

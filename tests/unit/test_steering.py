@@ -174,6 +174,7 @@ def test_a_retry_asks_what_was_asked() -> None:
     )
     assert steering.asked([RECEIVED]) == RECEIVED.instruction
     assert steering.asked([RECEIVED, amended, answer]) == {"content": "amended"}
+    assert steering.asked([RECEIVED, answer, amended]) == RECEIVED.instruction
 
 
 def test_another_request_has_another_digest() -> None:
